@@ -1,0 +1,70 @@
+# The front door. The work is done by cargo and by scripts/.
+#
+#   make               build the library: target/release/librpma.so and librpma.a
+#   make test          install what the tests need and run all of them
+#   make demo          install what it needs and show the library at work
+#   make install       install library, header, pkg-config and CMake files
+#   make uninstall     remove them
+#   make header        generate include/librpma.h from the sources
+#   make debian13      build and test on Debian 13, in a root of its own
+#   make clean
+
+PREFIX     ?= /usr/local
+LIBDIR     ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+DESTDIR    ?=
+
+CARGO_TARGET_DIR ?= target
+BUILT   := $(CARGO_TARGET_DIR)/release
+VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml | head -n 1)
+CMAKE   := $(LIBDIR)/cmake/librpma
+
+.PHONY: build test demo install uninstall header debian13 clean
+.DELETE_ON_ERROR:
+
+build:
+	scripts/install-deps build
+	cargo build --release --locked
+
+test:
+	scripts/install-deps
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	scripts/debian13
+	cargo test --locked --no-fail-fast
+
+demo:
+	scripts/demo
+
+header:
+	RPMA_UPDATE_HEADER=1 cargo test --locked --test header
+
+debian13:
+	scripts/debian13
+
+clean:
+	cargo clean
+
+# What is built already is installed as it is: that takes neither cargo nor a network.
+$(BUILT)/librpma.so $(BUILT)/librpma.a:
+	$(MAKE) build
+
+install: $(BUILT)/librpma.so $(BUILT)/librpma.a
+	install -d $(addprefix "$(DESTDIR)",$(LIBDIR)/pkgconfig $(CMAKE) $(INCLUDEDIR))
+	install -m 644 $(BUILT)/librpma.so "$(DESTDIR)$(LIBDIR)/librpma.so.0"
+	ln -sf librpma.so.0 "$(DESTDIR)$(LIBDIR)/librpma.so"
+	install -m 644 $(BUILT)/librpma.a "$(DESTDIR)$(LIBDIR)/librpma.a"
+	install -m 644 include/librpma.h "$(DESTDIR)$(INCLUDEDIR)/librpma.h"
+	sed -e 's,@PREFIX@,$(PREFIX),' -e 's,@LIBDIR@,$(LIBDIR),' -e 's,@INCLUDEDIR@,$(INCLUDEDIR),' \
+	    -e 's,@VERSION@,$(VERSION),' pkgconfig/librpma.pc.in >"$(DESTDIR)$(LIBDIR)/pkgconfig/librpma.pc"
+	sed -e "s,@INCLUDEDIR@,$$(realpath -ms --relative-to '$(CMAKE)' '$(INCLUDEDIR)')," \
+	    pkgconfig/librpma-config.cmake.in >"$(DESTDIR)$(CMAKE)/librpma-config.cmake"
+	sed -e 's,@VERSION@,$(VERSION),' \
+	    pkgconfig/librpma-config-version.cmake.in >"$(DESTDIR)$(CMAKE)/librpma-config-version.cmake"
+	[ -n "$(DESTDIR)" ] || ldconfig || true
+
+uninstall:
+	rm -f "$(DESTDIR)$(LIBDIR)/librpma.so.0" "$(DESTDIR)$(LIBDIR)/librpma.so" "$(DESTDIR)$(LIBDIR)/librpma.a"
+	rm -f "$(DESTDIR)$(INCLUDEDIR)/librpma.h" "$(DESTDIR)$(LIBDIR)/pkgconfig/librpma.pc"
+	rm -rf "$(DESTDIR)$(CMAKE)"
+	[ -n "$(DESTDIR)" ] || ldconfig || true

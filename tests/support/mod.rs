@@ -1,0 +1,56 @@
+//! What several of the test programs use.
+#![allow(dead_code, reason = "no test program uses all of it")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The checkout.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// An empty directory for one test.
+pub fn scratch(name: &str) -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+/// Where the library in its release build lies, built here so that it is never a stale one.
+pub fn release() -> &'static Path {
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    DIR.get_or_init(|| {
+        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+        run(Command::new(env!("CARGO"))
+            .args(["build", "--release", "--locked", "--target-dir"])
+            .arg(target)
+            .current_dir(root()));
+        target.join("release")
+    })
+}
+
+/// What a command printed, stdout and stderr; it must succeed.
+#[track_caller]
+pub fn run(command: &mut Command) -> (String, String) {
+    let output = command
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        output.status.success(),
+        "{command:?}\nended with {}\n{stdout}{stderr}",
+        output.status
+    );
+    (stdout, stderr)
+}
+
+/// The C compiler, with the warnings that every C program of the project is free of.
+pub fn cc() -> Command {
+    let mut command = Command::new("cc");
+    command.args(["-std=c11", "-Wall", "-Wextra", "-Werror"]);
+    command
+}
