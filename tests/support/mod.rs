@@ -54,3 +54,15 @@ pub fn cc() -> Command {
     command.args(["-std=c11", "-Wall", "-Wextra", "-Werror"]);
     command
 }
+
+/// The original library, where Debian's package puts it.
+pub fn original() -> PathBuf {
+    let libraries = Path::new("/usr/lib").join(format!("{}-linux-gnu", std::env::consts::ARCH));
+    let file = libraries.join("librpma.so.0");
+    assert!(
+        file.exists(),
+        "{} is missing: scripts/install-deps installs it",
+        file.display()
+    );
+    file
+}
