@@ -1,0 +1,168 @@
+//! `make install` into a prefix of the test's own, a C program built against it in every way that
+//! is offered, and `make uninstall`.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use support::{cc, release, root, run, scratch};
+
+const PRINTED: &str = "1 Temporary error, try again, success\n";
+
+/// Runs make where it can find neither cargo nor rustc: what is built is installed as it is.
+fn make(goal: &str, variables: &[(&str, &Path)]) {
+    let target = release().parent().unwrap();
+    let assign = |(name, value): (&str, &Path)| format!("{name}={}", value.display());
+    run(Command::new("make")
+        .arg(goal)
+        .arg(assign(("CARGO_TARGET_DIR", target)))
+        .args(variables.iter().copied().map(assign))
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .current_dir(root()));
+}
+
+/// Everything below a directory that is not a directory.
+fn files(dir: &Path) -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
+        match entry.file_type().unwrap().is_dir() {
+            true => found.append(&mut files(&entry.path())),
+            false => _ = found.insert(entry.path()),
+        }
+    }
+    found
+}
+
+/// An installation and a place to build programs.
+struct Installed {
+    prefix: PathBuf,
+    scratch: PathBuf,
+}
+
+impl Installed {
+    fn new(name: &str) -> Self {
+        let scratch = scratch(name);
+        let prefix = scratch.join("prefix");
+        make("install", &[("PREFIX", &prefix)]);
+        Self { prefix, scratch }
+    }
+
+    fn lib(&self) -> PathBuf {
+        self.prefix.join("lib")
+    }
+
+    fn pkg_config(&self, arguments: &[&str]) -> Vec<String> {
+        let mut command = Command::new("pkg-config");
+        command.env("PKG_CONFIG_PATH", self.lib().join("pkgconfig"));
+        let (stdout, _) = run(command.args(arguments).arg("librpma"));
+        stdout.split_whitespace().map(String::from).collect()
+    }
+
+    /// Compiles the program, `flags` last.
+    fn compile<S: AsRef<std::ffi::OsStr>>(&self, name: &str, flags: &[S]) -> PathBuf {
+        let program = self.scratch.join(name);
+        run(cc()
+            .arg(root().join("c-tests/install/program.c"))
+            .arg("-o")
+            .arg(&program)
+            .args(flags));
+        program
+    }
+
+    /// The program runs, and finds or doesn't need the installed shared library.
+    #[track_caller]
+    fn runs(&self, program: &Path, shared: bool) {
+        let lib = self.lib();
+        let (stdout, _) = run(Command::new(program).env("LD_LIBRARY_PATH", &lib));
+        assert_eq!(stdout, PRINTED);
+        let ldd = Command::new("ldd")
+            .arg(program)
+            .env("LD_LIBRARY_PATH", &lib)
+            .output()
+            .unwrap();
+        let loaded = String::from_utf8(ldd.stdout).unwrap();
+        let line = format!("librpma.so.0 => {}", lib.join("librpma.so.0").display());
+        assert_eq!(loaded.contains(&line), shared, "{loaded}");
+        assert_eq!(loaded.contains("librpma"), shared, "{loaded}");
+    }
+}
+
+#[test]
+fn pkg_config_links_the_shared_library() {
+    let installed = Installed::new("install-shared");
+    assert_eq!(installed.pkg_config(&["--modversion"]), ["1.4.0"]);
+    let program = installed.compile("program", &installed.pkg_config(&["--cflags", "--libs"]));
+    installed.runs(&program, true);
+}
+
+#[test]
+fn pkg_config_links_the_archive() {
+    let installed = Installed::new("install-static");
+    let mut flags = installed.pkg_config(&["--static", "--cflags", "--libs"]);
+    // All of the program static, and then only this library.
+    flags.push("-static".into());
+    installed.runs(&installed.compile("all", &flags), false);
+
+    flags.pop();
+    fs::remove_file(installed.lib().join("librpma.so")).unwrap();
+    installed.runs(&installed.compile("one", &flags), false);
+}
+
+#[test]
+fn cmake_finds_the_package_where_it_was_moved_to() {
+    let mut installed = Installed::new("install-cmake");
+    let moved = installed.scratch.join("moved");
+    fs::rename(&installed.prefix, &moved).unwrap();
+    installed.prefix = moved;
+
+    let build = installed.scratch.join("build");
+    run(Command::new("cmake")
+        .arg("-S")
+        .arg(root().join("c-tests/install"))
+        .arg("-B")
+        .arg(&build)
+        .arg(format!(
+            "-DCMAKE_PREFIX_PATH={}",
+            installed.prefix.display()
+        )));
+    run(Command::new("cmake").arg("--build").arg(&build));
+    installed.runs(&build.join("program"), true);
+}
+
+#[test]
+fn everything_lands_in_destdir_and_is_removed_again() {
+    let dest = scratch("install-destdir");
+    let lib = Path::new("/opt/rpma/lib64");
+    let variables = [
+        ("DESTDIR", dest.as_path()),
+        ("PREFIX", Path::new("/opt/rpma")),
+        ("LIBDIR", lib),
+        ("INCLUDEDIR", Path::new("/opt/rpma/inc")),
+    ];
+    make("install", &variables);
+    let found: Vec<_> = files(&dest)
+        .iter()
+        .map(|file| file.strip_prefix(&dest).unwrap().display().to_string())
+        .collect();
+    assert_eq!(
+        found,
+        [
+            "opt/rpma/inc/librpma.h",
+            "opt/rpma/lib64/cmake/librpma/librpma-config-version.cmake",
+            "opt/rpma/lib64/cmake/librpma/librpma-config.cmake",
+            "opt/rpma/lib64/librpma.a",
+            "opt/rpma/lib64/librpma.so",
+            "opt/rpma/lib64/librpma.so.0",
+            "opt/rpma/lib64/pkgconfig/librpma.pc",
+        ]
+    );
+    let pc = fs::read_to_string(dest.join("opt/rpma/lib64/pkgconfig/librpma.pc")).unwrap();
+    assert!(
+        pc.contains("libdir=/opt/rpma/lib64\nincludedir=/opt/rpma/inc\n"),
+        "{pc}"
+    );
+    make("uninstall", &variables);
+    assert!(files(&dest).is_empty(), "left: {:?}", files(&dest));
+}
