@@ -1,0 +1,240 @@
+//! `include/librpma.h`: that it is what the sources say, and what Debian's header says.
+
+mod support;
+
+use quote::ToTokens;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use support::{cc, root, run, scratch};
+use syn::visit_mut::{self, VisitMut};
+
+fn header() -> PathBuf {
+    root().join("include/librpma.h")
+}
+
+/// Debian's header, of the original library.
+fn original() -> PathBuf {
+    PathBuf::from("/usr/include/librpma.h")
+}
+
+/// The one place of a text where `from` stands, replaced.
+fn replace_once(text: &str, from: &str, to: &str) -> String {
+    assert_eq!(
+        text.matches(from).count(),
+        1,
+        "places with {from:?} in\n{text}"
+    );
+    text.replace(from, to)
+}
+
+/// The sources as cbindgen can read them: the exported functions are marked as such, and an enum
+/// from C, which may be any number, is the enum.
+fn prepared(source: &str) -> String {
+    let marked = source.replace(
+        "pub unsafe extern \"C\" fn rpma_",
+        "#[unsafe(no_mangle)] pub unsafe extern \"C\" fn rpma_",
+    );
+    let mut parts = marked.split("CEnum<");
+    let mut text = parts.next().unwrap().to_string();
+    for part in parts {
+        text += &part.replacen('>', "", 1);
+    }
+    text
+}
+
+fn generate() -> String {
+    let dir = scratch("header-sources");
+    let mut builder = cbindgen::Builder::new()
+        .with_config(cbindgen::Config::from_file(root().join("cbindgen.toml")).unwrap());
+    let mut sources: Vec<_> = fs::read_dir(root().join("src/api"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    sources.sort();
+    for source in sources {
+        let copy = dir.join(source.file_name().unwrap());
+        fs::write(&copy, prepared(&fs::read_to_string(&source).unwrap())).unwrap();
+        builder = builder.with_src(copy);
+    }
+    let mut text = vec![];
+    builder.generate().unwrap().write(&mut text);
+    finished(&String::from_utf8(text).unwrap())
+}
+
+/// What cbindgen can't say.
+fn finished(text: &str) -> String {
+    // A log function is declared by its type, so that is no pointer.
+    let text = replace_once(
+        text,
+        "typedef void (*rpma_log_function)(",
+        "typedef void rpma_log_function(",
+    );
+    let text = replace_once(
+        &text,
+        "(rpma_log_function log_function)",
+        "(rpma_log_function *log_function)",
+    );
+    // A negative number stands in parentheses wherever a macro is used.
+    text.lines()
+        .map(|line| {
+            match line
+                .strip_prefix("#define ")
+                .and_then(|define| define.split_once(" -"))
+            {
+                Some((name, number)) => format!("#define {name} (-{number})\n"),
+                None => format!("{line}\n"),
+            }
+        })
+        .collect()
+}
+
+#[test]
+fn is_generated_from_the_sources() {
+    let text = generate();
+    if std::env::var_os("RPMA_UPDATE_HEADER").is_some() {
+        fs::write(header(), &text).unwrap();
+    }
+    let file = fs::read_to_string(header()).unwrap_or_default();
+    assert!(
+        file == text,
+        "include/librpma.h is stale: run `make header`"
+    );
+}
+
+#[test]
+fn compiles_as_c_and_as_cpp() {
+    let include = root().join("include");
+    for (compiler, standard) in [("cc", "c99"), ("cc", "c11"), ("c++", "c++17")] {
+        let language = if compiler == "cc" { "c" } else { "c++" };
+        run(Command::new(compiler)
+            .args(["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only"])
+            .args([&format!("-std={standard}"), "-x", language, "-I"])
+            .arg(&include)
+            .arg(root().join("c-tests/header.c")));
+    }
+}
+
+/// What a header declares, by kind and name.
+type Items = BTreeMap<String, String>;
+
+/// The types, enumerators and prototypes of a header, read by libclang and written as Rust without
+/// the names of parameters.
+fn declarations(header: &Path) -> Items {
+    struct Unnamed;
+    impl VisitMut for Unnamed {
+        fn visit_pat_type_mut(&mut self, parameter: &mut syn::PatType) {
+            *parameter.pat = syn::parse_quote!(_);
+            visit_mut::visit_pat_type_mut(self, parameter);
+        }
+        fn visit_bare_fn_arg_mut(&mut self, parameter: &mut syn::BareFnArg) {
+            parameter.name = None;
+            visit_mut::visit_bare_fn_arg_mut(self, parameter);
+        }
+    }
+
+    let bindings = bindgen::builder()
+        .header(header.to_str().unwrap())
+        .allowlist_file(header.to_str().unwrap())
+        .allowlist_recursively(false)
+        .generate_comments(false)
+        .generate()
+        .unwrap();
+    let mut file = syn::parse_file(&bindings.to_string()).unwrap();
+    Unnamed.visit_file_mut(&mut file);
+
+    let mut items = Items::new();
+    let mut layouts = String::new();
+    let mut add = |kind: &str, name: &syn::Ident, item: &dyn ToTokens| {
+        let text = item.to_token_stream().to_string();
+        let other = items.insert(format!("{kind} {name}"), text);
+        assert!(other.is_none(), "{kind} {name} twice");
+    };
+    for item in &file.items {
+        match item {
+            syn::Item::ForeignMod(block) => {
+                for item in &block.items {
+                    match item {
+                        syn::ForeignItem::Fn(item) => add("function", &item.sig.ident, item),
+                        _ => panic!("not a function: {}", item.to_token_stream()),
+                    }
+                }
+            }
+            syn::Item::Struct(item) => add("struct", &item.ident, item),
+            syn::Item::Type(item) => add("type", &item.ident, item),
+            // Sizes and offsets are asserted in constants without a name.
+            syn::Item::Const(item) if item.ident == "_" => {
+                layouts += &item.to_token_stream().to_string();
+            }
+            syn::Item::Const(item) => add("constant", &item.ident, item),
+            item => panic!("unexpected: {}", item.to_token_stream()),
+        }
+    }
+    items.insert("sizes and offsets".into(), layouts);
+    items
+}
+
+/// The macros of a header with type and value, as a C program sees them.
+fn macros(header: &Path, dir: &Path) -> Items {
+    let text = fs::read_to_string(header).unwrap();
+    let names = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("#define ")?.split_whitespace().next());
+    let mut program = String::from(
+        "#include <stdio.h>\n\
+         #define SHOW(macro) printf(\"%s %s %lld\\n\", #macro, \\\n\
+         _Generic((macro), int: \"int\", void *: \"void *\", default: \"?\"), (long long)(macro));\n\
+         int main(void) {\n",
+    );
+    for name in names.filter(|name| *name != "LIBRPMA_H") {
+        writeln!(program, "SHOW({name})").unwrap();
+    }
+    let source = dir.join("macros.c");
+    fs::write(&source, program + "}\n").unwrap();
+    let binary = dir.join("macros");
+    run(cc()
+        .arg("-include")
+        .arg(header)
+        .arg(source)
+        .arg("-o")
+        .arg(&binary));
+    let (stdout, _) = run(&mut Command::new(binary));
+    let lines = stdout.lines().map(|line| line.split_once(' ').unwrap());
+    lines
+        .map(|(name, value)| (format!("macro {name}"), value.into()))
+        .collect()
+}
+
+#[test]
+fn declares_what_the_original_does_and_nothing_else() {
+    let dir = scratch("header-macros");
+    let all = |header: &Path| {
+        let mut items = declarations(header);
+        items.append(&mut macros(header, &dir));
+        items
+    };
+    let (ours, theirs) = (all(&header()), all(&original()));
+
+    let mut differences = String::new();
+    for name in ours.keys().chain(theirs.keys()).collect::<BTreeSet<_>>() {
+        let (ours, theirs) = (ours.get(name), theirs.get(name));
+        if ours != theirs {
+            writeln!(
+                differences,
+                "{name}\n  Debian's: {theirs:?}\n  ours:     {ours:?}"
+            )
+            .unwrap();
+        }
+    }
+    assert!(differences.is_empty(), "{differences}");
+
+    // What was compared.
+    let count = |kind: &str| theirs.keys().filter(|name| name.starts_with(kind)).count();
+    let counts = ["function", "struct", "macro", "type"].map(|kind| (kind, count(kind)));
+    assert_eq!(
+        counts,
+        [("function", 84), ("struct", 12), ("macro", 24), ("type", 6)]
+    );
+}
