@@ -39,8 +39,8 @@ reader=$!
 timeout 60 ./client "$addr" "$port" >&4 2>&1
 client_status=$?
 # Without a client to wait for, the server need not wait until its time is up.
-[ $client_status -eq 0 ] || kill $server 2>/dev/null
-wait $server
+[ $client_status -eq 0 ] || kill "$server" 2>/dev/null
+wait "$server"
 server_status=$?
 server=
 exec 4>&-
