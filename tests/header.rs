@@ -30,65 +30,92 @@ fn replace_once(text: &str, from: &str, to: &str) -> String {
     text.replace(from, to)
 }
 
-/// The sources as cbindgen can read them: the exported functions are marked as such, and an enum
-/// from C, which may be any number, is the enum.
+/// A source as cbindgen can read it: the exported functions are marked as such, the types behind
+/// the handles are unknown, and an enum from C, which may be any number, is the enum.
 fn prepared(source: &str) -> String {
-    let marked = source.replace(
-        "pub unsafe extern \"C\" fn rpma_",
-        "#[unsafe(no_mangle)] pub unsafe extern \"C\" fn rpma_",
-    );
-    let mut parts = marked.split("CEnum<");
-    let mut text = parts.next().unwrap().to_string();
-    for part in parts {
-        text += &part.replacen('>', "", 1);
+    let mut text = String::new();
+    for line in source.lines() {
+        if line.starts_with("pub unsafe extern \"C\" fn rpma_") {
+            text += "#[unsafe(no_mangle)]\n";
+        }
+        match line.split_once(" = crate::core::") {
+            Some((alias, _)) => {
+                text += &format!("{} {{ hidden: u8 }}", alias.replace("type", "struct"))
+            }
+            None => text += line,
+        }
+        text.push('\n');
     }
-    text
+    let text = text.replace("Option<rpma_log_function>", "rpma_log_function");
+    let mut parts = text.split("CEnum<");
+    let first = parts.next().unwrap().to_string();
+    parts.fold(first, |text, part| text + &part.replacen('>', "", 1))
 }
 
+/// The files of src/api, as a program meets them.
+const FAMILIES: [&str; 14] = [
+    "err", "log", "utils", "peer_cfg", "peer", "mr", "conn_cfg", "srq_cfg", "srq", "ep",
+    "conn_req", "conn", "ops", "cq",
+];
+
 fn generate() -> String {
+    let api = root().join("src/api");
     let dir = scratch("header-sources");
     let mut builder = cbindgen::Builder::new()
         .with_config(cbindgen::Config::from_file(root().join("cbindgen.toml")).unwrap());
-    let mut sources: Vec<_> = fs::read_dir(root().join("src/api"))
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
-    sources.sort();
-    for source in sources {
-        let copy = dir.join(source.file_name().unwrap());
-        fs::write(&copy, prepared(&fs::read_to_string(&source).unwrap())).unwrap();
-        builder = builder.with_src(copy);
+    for family in FAMILIES {
+        let file = format!("{family}.rs");
+        let source = fs::read_to_string(api.join(&file)).unwrap();
+        fs::write(dir.join(&file), prepared(&source)).unwrap();
+        builder = builder.with_src(dir.join(file));
     }
     let mut text = vec![];
     builder.generate().unwrap().write(&mut text);
-    finished(&String::from_utf8(text).unwrap())
+    let overview = overview(&fs::read_to_string(api.join("mod.rs")).unwrap());
+    overview + &finished(&String::from_utf8(text).unwrap())
+}
+
+/// The head of the header: the last paragraph of the documentation of src/api, which is about all
+/// functions.
+fn overview(source: &str) -> String {
+    let lines = source.lines().map_while(|line| line.strip_prefix("//!"));
+    let text: Vec<_> = lines.map(str::trim).collect();
+    let paragraph = text.rsplit(|line| line.is_empty()).next().unwrap();
+    let mut head = String::from(
+        "/* SPDX-License-Identifier: BSD-3-Clause */\n\
+         /* Generated from the Rust sources: a change is made there, then `make header`. */\n\n\
+         /*\n * Remote Persistent Memory Access.\n *\n",
+    );
+    for line in paragraph {
+        writeln!(head, " * {line}").unwrap();
+    }
+    head + " */\n"
 }
 
 /// What cbindgen can't say.
 fn finished(text: &str) -> String {
+    let text = replace_once(text, "#define LIBRPMA_H\n", "#define LIBRPMA_H 1\n");
     // A log function is declared by its type, so that is no pointer.
-    let text = replace_once(
-        text,
-        "typedef void (*rpma_log_function)(",
-        "typedef void rpma_log_function(",
-    );
+    let (before, rest) = text
+        .split_once("typedef void (*rpma_log_function)(")
+        .unwrap();
+    let (parameters, after) = rest.split_once(");").unwrap();
+    let parameters = parameters.replace("\n   ", "\n");
+    let text = format!("{before}typedef void rpma_log_function({parameters});{after}");
     let text = replace_once(
         &text,
         "(rpma_log_function log_function)",
         "(rpma_log_function *log_function)",
     );
     // A negative number stands in parentheses wherever a macro is used.
-    text.lines()
-        .map(|line| {
-            match line
-                .strip_prefix("#define ")
-                .and_then(|define| define.split_once(" -"))
-            {
-                Some((name, number)) => format!("#define {name} (-{number})\n"),
-                None => format!("{line}\n"),
-            }
-        })
-        .collect()
+    let lines = text.lines().map(|line| {
+        let define = line.strip_prefix("#define ");
+        match define.and_then(|define| define.split_once(" -")) {
+            Some((name, number)) => format!("#define {name} (-{number})\n"),
+            None => format!("{line}\n"),
+        }
+    });
+    lines.collect()
 }
 
 #[test]
@@ -188,7 +215,7 @@ fn macros(header: &Path, dir: &Path) -> Items {
          _Generic((macro), int: \"int\", void *: \"void *\", default: \"?\"), (long long)(macro));\n\
          int main(void) {\n",
     );
-    for name in names.filter(|name| *name != "LIBRPMA_H") {
+    for name in names {
         writeln!(program, "SHOW({name})").unwrap();
     }
     let source = dir.join("macros.c");
@@ -235,6 +262,6 @@ fn declares_what_the_original_does_and_nothing_else() {
     let counts = ["function", "struct", "macro", "type"].map(|kind| (kind, count(kind)));
     assert_eq!(
         counts,
-        [("function", 84), ("struct", 12), ("macro", 24), ("type", 6)]
+        [("function", 84), ("struct", 12), ("macro", 25), ("type", 6)]
     );
 }

@@ -1,0 +1,287 @@
+//! How connections are made.
+
+use super::srq::rpma_srq;
+use super::{call, delete, export, get, get_size, give, out, set_size};
+use crate::core::{ConnCfg, Error};
+use std::ffi::c_int;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// How a connection is made.
+pub type rpma_conn_cfg = crate::core::ConnCfg;
+
+/// Makes a connection configuration of the defaults: a timeout of 1000 ms, a CQ of 10
+/// entries, no CQ for receives alone, a send queue and a receive queue of 10 requests,
+/// completion channels that are not shared, and no shared RQ.
+///
+/// It is the caller's, to be released by rpma_conn_cfg_delete(). A connection keeps
+/// nothing of it.
+///
+/// Thread-safe.
+///
+/// Errors, with *cfg_ptr as it was:
+/// - RPMA_E_INVAL: cfg_ptr is NULL
+/// - RPMA_E_NOMEM: out of memory
+pub unsafe extern "C" fn rpma_conn_cfg_new(cfg_ptr: *mut *mut rpma_conn_cfg) -> c_int {
+    // SAFETY: NULL or valid to write to.
+    call(|| give(ConnCfg::default(), unsafe { out(cfg_ptr) }?))
+}
+
+/// Releases a connection configuration and sets *cfg_ptr to NULL; a *cfg_ptr that is
+/// NULL is fine.
+///
+/// Thread-safe on separate configurations.
+///
+/// Errors:
+/// - RPMA_E_INVAL: cfg_ptr is NULL
+pub unsafe extern "C" fn rpma_conn_cfg_delete(cfg_ptr: *mut *mut rpma_conn_cfg) -> c_int {
+    // SAFETY: NULL, or points to NULL or to a configuration of rpma_conn_cfg_new().
+    unsafe { delete(cfg_ptr, |_| Ok(())) }
+}
+
+/// Sets how long resolving the address and the route of the other side may take each,
+/// in milliseconds; 1000 at first.
+///
+/// Thread-safe.
+///
+/// Errors:
+/// - RPMA_E_INVAL: cfg is NULL, or timeout_ms is negative
+pub unsafe extern "C" fn rpma_conn_cfg_set_timeout(
+    cfg: *mut rpma_conn_cfg,
+    timeout_ms: c_int,
+) -> c_int {
+    call(|| {
+        // SAFETY: NULL or a configuration.
+        let cfg = unsafe { get(cfg) }?;
+        if timeout_ms < 0 {
+            return Err(Error::Inval);
+        }
+        cfg.timeout_ms.store(timeout_ms, Relaxed);
+        Ok(())
+    })
+}
+
+/// Gives how long resolving the address and the route of the other side may take each,
+/// in milliseconds.
+///
+/// Thread-safe.
+///
+/// Errors, with *timeout_ms as it was:
+/// - RPMA_E_INVAL: cfg or timeout_ms is NULL
+pub unsafe extern "C" fn rpma_conn_cfg_get_timeout(
+    cfg: *const rpma_conn_cfg,
+    timeout_ms: *mut c_int,
+) -> c_int {
+    call(|| {
+        // SAFETY: NULL or a configuration; NULL or valid to write to.
+        let (cfg, timeout_ms) = unsafe { (get(cfg)?, out(timeout_ms)?) };
+        timeout_ms.write(cfg.timeout_ms.load(Relaxed));
+        Ok(())
+    })
+}
+
+/// Sets the number of entries of the CQ; 10 at first. More than INT_MAX
+/// counts as INT_MAX.
+///
+/// Thread-safe.
+///
+/// Errors:
+/// - RPMA_E_INVAL: cfg is NULL
+pub unsafe extern "C" fn rpma_conn_cfg_set_cq_size(cfg: *mut rpma_conn_cfg, cq_size: u32) -> c_int {
+    // SAFETY: NULL or a configuration.
+    unsafe { set_size(cfg, |cfg| &cfg.cq_size, cq_size) }
+}
+
+/// Gives the number of entries of the CQ.
+///
+/// Thread-safe.
+///
+/// Errors, with *cq_size as it was:
+/// - RPMA_E_INVAL: cfg or cq_size is NULL
+pub unsafe extern "C" fn rpma_conn_cfg_get_cq_size(
+    cfg: *const rpma_conn_cfg,
+    cq_size: *mut u32,
+) -> c_int {
+    // SAFETY: NULL or a configuration; NULL or valid to write to.
+    unsafe { get_size(cfg, |cfg| &cfg.cq_size, cq_size) }
+}
+
+/// Sets the number of entries of the CQ for receives alone; 0 at first.
+///
+/// With 0 there is no such CQ, and receives complete on the other one. More than
+/// INT_MAX counts as INT_MAX.
+///
+/// Thread-safe.
+///
+/// Errors:
+/// - RPMA_E_INVAL: cfg is NULL
+pub unsafe extern "C" fn rpma_conn_cfg_set_rcq_size(
+    cfg: *mut rpma_conn_cfg,
+    rcq_size: u32,
+) -> c_int {
+    // SAFETY: NULL or a configuration.
+    unsafe { set_size(cfg, |cfg| &cfg.rcq_size, rcq_size) }
+}
+
+/// Gives the number of entries of the CQ for receives alone.
+///
+/// Thread-safe.
+///
+/// Errors, with *rcq_size as it was:
+/// - RPMA_E_INVAL: cfg or rcq_size is NULL
+pub unsafe extern "C" fn rpma_conn_cfg_get_rcq_size(
+    cfg: *const rpma_conn_cfg,
+    rcq_size: *mut u32,
+) -> c_int {
+    // SAFETY: NULL or a configuration; NULL or valid to write to.
+    unsafe { get_size(cfg, |cfg| &cfg.rcq_size, rcq_size) }
+}
+
+/// Sets the number of requests that the send queue holds; 10 at first.
+///
+/// Thread-safe.
+///
+/// Errors:
+/// - RPMA_E_INVAL: cfg is NULL
+pub unsafe extern "C" fn rpma_conn_cfg_set_sq_size(cfg: *mut rpma_conn_cfg, sq_size: u32) -> c_int {
+    // SAFETY: NULL or a configuration.
+    unsafe { set_size(cfg, |cfg| &cfg.sq_size, sq_size) }
+}
+
+/// Gives the number of requests that the send queue holds.
+///
+/// Thread-safe.
+///
+/// Errors, with *sq_size as it was:
+/// - RPMA_E_INVAL: cfg or sq_size is NULL
+pub unsafe extern "C" fn rpma_conn_cfg_get_sq_size(
+    cfg: *const rpma_conn_cfg,
+    sq_size: *mut u32,
+) -> c_int {
+    // SAFETY: NULL or a configuration; NULL or valid to write to.
+    unsafe { get_size(cfg, |cfg| &cfg.sq_size, sq_size) }
+}
+
+/// Sets the number of requests that the receive queue holds; 10 at first.
+///
+/// Thread-safe.
+///
+/// Errors:
+/// - RPMA_E_INVAL: cfg is NULL
+pub unsafe extern "C" fn rpma_conn_cfg_set_rq_size(cfg: *mut rpma_conn_cfg, rq_size: u32) -> c_int {
+    // SAFETY: NULL or a configuration.
+    unsafe { set_size(cfg, |cfg| &cfg.rq_size, rq_size) }
+}
+
+/// Gives the number of requests that the receive queue holds.
+///
+/// Thread-safe.
+///
+/// Errors, with *rq_size as it was:
+/// - RPMA_E_INVAL: cfg or rq_size is NULL
+pub unsafe extern "C" fn rpma_conn_cfg_get_rq_size(
+    cfg: *const rpma_conn_cfg,
+    rq_size: *mut u32,
+) -> c_int {
+    // SAFETY: NULL or a configuration; NULL or valid to write to.
+    unsafe { get_size(cfg, |cfg| &cfg.rq_size, rq_size) }
+}
+
+/// Sets whether the two CQs of a connection share one completion channel; they do not
+/// at first.
+///
+/// With a shared channel wait by rpma_conn_wait(), else by rpma_cq_wait().
+///
+/// Thread-safe.
+///
+/// Errors:
+/// - RPMA_E_INVAL: cfg is NULL
+pub unsafe extern "C" fn rpma_conn_cfg_set_compl_channel(
+    cfg: *mut rpma_conn_cfg,
+    shared: bool,
+) -> c_int {
+    call(|| {
+        // SAFETY: NULL or a configuration.
+        unsafe { get(cfg) }?.shared_channel.store(shared, Relaxed);
+        Ok(())
+    })
+}
+
+/// Tells whether the two CQs of a connection share one completion channel.
+///
+/// Thread-safe.
+///
+/// Errors, with *shared as it was:
+/// - RPMA_E_INVAL: cfg or shared is NULL
+pub unsafe extern "C" fn rpma_conn_cfg_get_compl_channel(
+    cfg: *const rpma_conn_cfg,
+    shared: *mut bool,
+) -> c_int {
+    call(|| {
+        // SAFETY: NULL or a configuration; NULL or valid to write to.
+        let (cfg, shared) = unsafe { (get(cfg)?, out(shared)?) };
+        shared.write(cfg.shared_channel.load(Relaxed));
+        Ok(())
+    })
+}
+
+/// Sets the shared RQ that connections receive from; none at first.
+///
+/// The shared RQ stays the caller's, and must outlive the configuration's use and
+/// every connection that receives from it. If it has a CQ of its own, receives
+/// complete there, and the connection has no CQ for receives.
+///
+/// Thread-safe.
+///
+/// Errors:
+/// - RPMA_E_INVAL: cfg or srq is NULL
+pub unsafe extern "C" fn rpma_conn_cfg_set_srq(
+    cfg: *mut rpma_conn_cfg,
+    srq: *mut rpma_srq,
+) -> c_int {
+    call(|| {
+        // SAFETY: NULL or a configuration; the caller keeps the shared RQ alive.
+        unsafe {
+            let cfg = get(cfg)?;
+            get(srq)?;
+            cfg.set_srq(srq);
+        }
+        Ok(())
+    })
+}
+
+/// Gives the shared RQ that connections receive from, NULL if there is none.
+///
+/// Thread-safe.
+///
+/// Errors, with *srq_ptr as it was:
+/// - RPMA_E_INVAL: cfg or srq_ptr is NULL
+pub unsafe extern "C" fn rpma_conn_cfg_get_srq(
+    cfg: *const rpma_conn_cfg,
+    srq_ptr: *mut *mut rpma_srq,
+) -> c_int {
+    call(|| {
+        // SAFETY: NULL or a configuration; NULL or valid to write to.
+        let (cfg, srq) = unsafe { (get(cfg)?, out(srq_ptr)?) };
+        srq.write(cfg.srq());
+        Ok(())
+    })
+}
+
+export!(
+    rpma_conn_cfg_new
+    rpma_conn_cfg_delete
+    rpma_conn_cfg_set_timeout
+    rpma_conn_cfg_get_timeout
+    rpma_conn_cfg_set_cq_size
+    rpma_conn_cfg_get_cq_size
+    rpma_conn_cfg_set_rcq_size
+    rpma_conn_cfg_get_rcq_size
+    rpma_conn_cfg_set_sq_size
+    rpma_conn_cfg_get_sq_size
+    rpma_conn_cfg_set_rq_size
+    rpma_conn_cfg_get_rq_size
+    rpma_conn_cfg_set_compl_channel
+    rpma_conn_cfg_get_compl_channel
+    rpma_conn_cfg_set_srq
+    rpma_conn_cfg_get_srq
+);

@@ -1,0 +1,84 @@
+//! Completions.
+
+use super::{call, export, get, out};
+use crate::core::Error;
+use crate::verbs::ibv_wc;
+use std::ffi::c_int;
+
+/// A completion queue, of a connection or a shared RQ.
+pub type rpma_cq = crate::core::Cq;
+
+/// Gives the descriptor that is readable when rpma_cq_wait() has an event. It is the
+/// library's; it may be made non-blocking.
+///
+/// Thread-safe.
+///
+/// Errors, with *fd as it was:
+/// - RPMA_E_INVAL: cq or fd is NULL
+/// - RPMA_E_SHARED_CHANNEL: the channel is shared: see rpma_conn_get_compl_fd()
+pub unsafe extern "C" fn rpma_cq_get_fd(cq: *const rpma_cq, fd: *mut c_int) -> c_int {
+    call(|| {
+        // SAFETY: NULL or a CQ; NULL or valid to write to.
+        let (cq, fd) = unsafe { (get(cq)?, out(fd)?) };
+        fd.write(cq.fd()?);
+        Ok(())
+    })
+}
+
+/// Waits for an event of a CQ and acknowledges it; collect all completions by
+/// rpma_cq_get_wc() then. It may be that there are none left.
+///
+/// Returns at once with an error where the descriptor is non-blocking and there is no
+/// event.
+///
+/// Thread-safe as far as ibv_get_cq_event(3) is.
+///
+/// Errors:
+/// - RPMA_E_INVAL: cq is NULL
+/// - RPMA_E_NO_COMPLETION: there is no event
+/// - RPMA_E_PROVIDER: ibv_req_notify_cq(3) failed
+/// - RPMA_E_SHARED_CHANNEL: the channel is shared: see rpma_conn_wait()
+pub unsafe extern "C" fn rpma_cq_wait(cq: *mut rpma_cq) -> c_int {
+    // SAFETY: NULL or a CQ.
+    call(|| unsafe { get(cq) }?.wait())
+}
+
+/// Takes up to num_entries completions from a CQ, without waiting, into an array of as
+/// many, as ibv_poll_cq(3) does.
+///
+/// num_entries_got is how many there were; it may be NULL if num_entries is 1. Of a
+/// completion whose status is not IBV_WC_SUCCESS only wr_id, status, qp_num and
+/// vendor_err are valid.
+///
+/// Thread-safe as far as ibv_poll_cq(3) is.
+///
+/// Errors:
+/// - RPMA_E_INVAL: cq or wc is NULL, num_entries is less than 1, or it is more than 1
+///   and num_entries_got is NULL
+/// - RPMA_E_NO_COMPLETION: there is none
+/// - RPMA_E_PROVIDER: ibv_poll_cq(3) failed
+/// - RPMA_E_UNKNOWN: ibv_poll_cq(3) returned more than it was asked for
+pub unsafe extern "C" fn rpma_cq_get_wc(
+    cq: *mut rpma_cq,
+    num_entries: c_int,
+    wc: *mut ibv_wc,
+    num_entries_got: *mut c_int,
+) -> c_int {
+    call(|| {
+        // SAFETY: NULL or a CQ.
+        let cq = unsafe { get(cq) }?;
+        if wc.is_null() || num_entries < 1 || (num_entries > 1 && num_entries_got.is_null()) {
+            return Err(Error::Inval);
+        }
+        // SAFETY: an array of that many; NULL or valid to write to.
+        unsafe {
+            let got = cq.poll(num_entries, wc)?;
+            if !num_entries_got.is_null() {
+                num_entries_got.write(got);
+            }
+        }
+        Ok(())
+    })
+}
+
+export!(rpma_cq_get_fd rpma_cq_wait rpma_cq_get_wc);

@@ -1,0 +1,63 @@
+//! The codes that functions return.
+
+use super::export;
+use crate::core::Error;
+use std::ffi::{c_char, c_int};
+
+/// Unknown error.
+pub const RPMA_E_UNKNOWN: c_int = -100000;
+/// Not supported.
+pub const RPMA_E_NOSUPP: c_int = -100001;
+/// A call of libibverbs or librdmacm failed; the log says which and why.
+pub const RPMA_E_PROVIDER: c_int = -100002;
+/// Out of memory.
+pub const RPMA_E_NOMEM: c_int = -100003;
+/// Invalid argument.
+pub const RPMA_E_INVAL: c_int = -100004;
+/// No completion is available.
+pub const RPMA_E_NO_COMPLETION: c_int = -100005;
+/// No event is available.
+pub const RPMA_E_NO_EVENT: c_int = -100006;
+/// Temporary error: try again.
+pub const RPMA_E_AGAIN: c_int = -100007;
+/// The completion channel is shared.
+pub const RPMA_E_SHARED_CHANNEL: c_int = -100008;
+/// The completion channel is not shared.
+pub const RPMA_E_NOT_SHARED_CHNL: c_int = -100009;
+
+pub(super) fn code(error: Error) -> c_int {
+    match error {
+        Error::Unknown => RPMA_E_UNKNOWN,
+        Error::NoSupp => RPMA_E_NOSUPP,
+        Error::Provider => RPMA_E_PROVIDER,
+        Error::NoMem => RPMA_E_NOMEM,
+        Error::Inval => RPMA_E_INVAL,
+        Error::NoCompletion => RPMA_E_NO_COMPLETION,
+        Error::NoEvent => RPMA_E_NO_EVENT,
+        Error::SharedChannel => RPMA_E_SHARED_CHANNEL,
+        Error::NotSharedChannel => RPMA_E_NOT_SHARED_CHNL,
+    }
+}
+
+/// Says what a code means, in a static string; 0 is "Success", and a number that is
+/// no code is "Unknown error".
+///
+/// Thread-safe. Cannot fail.
+pub unsafe extern "C" fn rpma_err_2str(ret: c_int) -> *const c_char {
+    let text = match ret {
+        0 => c"Success",
+        RPMA_E_NOSUPP => c"Not supported",
+        RPMA_E_PROVIDER => c"Provider error occurred",
+        RPMA_E_NOMEM => c"Out of memory",
+        RPMA_E_INVAL => c"Invalid argument",
+        RPMA_E_NO_COMPLETION => c"No next completion available",
+        RPMA_E_NO_EVENT => c"No next event available",
+        RPMA_E_AGAIN => c"Temporary error, try again",
+        RPMA_E_SHARED_CHANNEL => c"Completion channel is shared",
+        RPMA_E_NOT_SHARED_CHNL => c"Completion channel is not shared",
+        _ => c"Unknown error",
+    };
+    text.as_ptr()
+}
+
+export!(rpma_err_2str);

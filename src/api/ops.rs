@@ -1,0 +1,346 @@
+//! Operations of a connection.
+
+use super::conn::rpma_conn;
+use super::mr::{rpma_mr_local, rpma_mr_remote};
+use super::{CEnum, call, export, get};
+use crate::core::{Completion, Error, FlushType, LocalRange, RemoteRange, Result};
+use std::ffi::{c_char, c_int, c_void};
+
+/// As flags of rpma_conn_wait(), which ignores them.
+pub const RPMA_W_WAIT_FOR_COMPLETION: c_int = 1;
+
+/// An operation completes with an entry in the CQ only if it fails.
+pub const RPMA_F_COMPLETION_ON_ERROR: c_int = 1;
+/// An operation completes with an entry in the CQ in any case.
+pub const RPMA_F_COMPLETION_ALWAYS: c_int = 3;
+
+/// What the offset of an atomic write must be a multiple of, in bytes.
+pub const RPMA_ATOMIC_WRITE_ALIGNMENT: c_int = 8;
+
+/// How far a flush goes.
+#[repr(C)]
+pub enum rpma_flush_type {
+    /// The data survives a loss of power.
+    RPMA_FLUSH_TYPE_PERSISTENT,
+    /// The data is visible to all that runs on the other side.
+    RPMA_FLUSH_TYPE_VISIBILITY,
+}
+
+fn completion(flags: c_int) -> Result<Completion> {
+    const ON_SUCCESS: c_int = RPMA_F_COMPLETION_ALWAYS & !RPMA_F_COMPLETION_ON_ERROR;
+    match flags {
+        0 => Err(Error::Inval),
+        flags if flags & ON_SUCCESS != 0 => Ok(Completion::Always),
+        _ => Ok(Completion::OnError),
+    }
+}
+
+/// The range of a message: none only as NULL, 0 and 0.
+///
+/// # Safety
+/// `mr` is NULL or a region that outlives the result.
+#[inline(always)]
+pub(super) unsafe fn local_range<'a>(
+    mr: *const rpma_mr_local,
+    offset: usize,
+    len: usize,
+) -> Result<Option<LocalRange<'a>>> {
+    // SAFETY: vouched for.
+    match unsafe { mr.as_ref() } {
+        Some(mr) => LocalRange::new(mr, offset, len).map(Some),
+        None if offset == 0 && len == 0 => Ok(None),
+        None => Err(Error::Inval),
+    }
+}
+
+/// The two ranges of a transfer: none only as NULL and 0 all over.
+///
+/// # Safety
+/// Both are NULL or regions that outlive the result.
+#[inline(always)]
+unsafe fn transfer<'a>(
+    local: *const rpma_mr_local,
+    local_offset: usize,
+    remote: *const rpma_mr_remote,
+    remote_offset: usize,
+    len: usize,
+) -> Result<Option<(LocalRange<'a>, RemoteRange<'a>)>> {
+    // SAFETY: vouched for.
+    let (local, remote) = unsafe { (local_range(local, local_offset, len)?, remote.as_ref()) };
+    match (local, remote) {
+        (Some(local), Some(remote)) => Ok(Some((local, RemoteRange::new(remote, remote_offset)))),
+        (None, None) if remote_offset == 0 => Ok(None),
+        _ => Err(Error::Inval),
+    }
+}
+
+/// Reads len bytes of the other side's memory, from src_offset on, into local memory,
+/// from dst_offset on; nothing with dst and src NULL and the offsets and len 0.
+///
+/// flags are RPMA_F_COMPLETION_ON_ERROR or RPMA_F_COMPLETION_ALWAYS. op_context comes
+/// back as wr_id of the completion; until then the memory may be written. That the
+/// ranges are within their regions is left for the device to check, which completes the
+/// operation with an error and breaks the connection.
+///
+/// Thread-safe as far as ibv_post_send(3) is.
+///
+/// Errors:
+/// - RPMA_E_INVAL: conn is NULL, flags are 0, one of dst and src is NULL, both are while
+///   an offset or len is not 0, or len is 2^32 or more
+/// - RPMA_E_PROVIDER: ibv_post_send(3) failed
+pub unsafe extern "C" fn rpma_read(
+    conn: *mut rpma_conn,
+    dst: *mut rpma_mr_local,
+    dst_offset: usize,
+    src: *const rpma_mr_remote,
+    src_offset: usize,
+    len: usize,
+    flags: c_int,
+    op_context: *const c_void,
+) -> c_int {
+    call(|| {
+        let completion = completion(flags)?;
+        // SAFETY: NULL or a connection; NULL or regions; the caller leaves the memory to
+        // the device.
+        unsafe {
+            let transfer = transfer(dst, dst_offset, src, src_offset, len)?;
+            get(conn)?.read(transfer, completion, op_context as u64)
+        }
+    })
+}
+
+/// Writes len bytes of local memory, from src_offset on, to the other side's memory,
+/// from dst_offset on; nothing with dst and src NULL and the offsets and len 0.
+///
+/// flags are RPMA_F_COMPLETION_ON_ERROR or RPMA_F_COMPLETION_ALWAYS. op_context comes
+/// back as wr_id of the completion; until then the memory must stay as it is. A
+/// completion does not say that the data is visible or persistent there: see
+/// rpma_flush(). That the ranges are within their regions is left for the device to
+/// check, which completes the operation with an error and breaks the connection.
+///
+/// Thread-safe as far as ibv_post_send(3) is.
+///
+/// Errors:
+/// - RPMA_E_INVAL: conn is NULL, flags are 0, one of dst and src is NULL, both are while
+///   an offset or len is not 0, or len is 2^32 or more
+/// - RPMA_E_PROVIDER: ibv_post_send(3) failed
+pub unsafe extern "C" fn rpma_write(
+    conn: *mut rpma_conn,
+    dst: *mut rpma_mr_remote,
+    dst_offset: usize,
+    src: *const rpma_mr_local,
+    src_offset: usize,
+    len: usize,
+    flags: c_int,
+    op_context: *const c_void,
+) -> c_int {
+    call(|| {
+        let completion = completion(flags)?;
+        // SAFETY: NULL or a connection; NULL or regions; the caller leaves the memory as
+        // it is.
+        unsafe {
+            let transfer = transfer(src, src_offset, dst, dst_offset, len)?;
+            get(conn)?.write(transfer, None, completion, op_context as u64)
+        }
+    })
+}
+
+/// Writes as rpma_write() does, and completes a receive of the other side with a number,
+/// imm, which is its imm_data in network byte order.
+///
+/// Thread-safe as far as ibv_post_send(3) is.
+///
+/// Errors: as rpma_write()
+pub unsafe extern "C" fn rpma_write_with_imm(
+    conn: *mut rpma_conn,
+    dst: *mut rpma_mr_remote,
+    dst_offset: usize,
+    src: *const rpma_mr_local,
+    src_offset: usize,
+    len: usize,
+    flags: c_int,
+    imm: u32,
+    op_context: *const c_void,
+) -> c_int {
+    call(|| {
+        let completion = completion(flags)?;
+        // SAFETY: NULL or a connection; NULL or regions; the caller leaves the memory as
+        // it is.
+        unsafe {
+            let transfer = transfer(src, src_offset, dst, dst_offset, len)?;
+            get(conn)?.write(transfer, Some(imm), completion, op_context as u64)
+        }
+    })
+}
+
+/// Writes the 8 bytes at src to the other side's memory at dst_offset, all at once. src
+/// is copied and may change as soon as the function returns.
+///
+/// Where the device has no atomic write, an RDMA write does for it that waits for the
+/// reads before it to be done.
+///
+/// flags are RPMA_F_COMPLETION_ON_ERROR or RPMA_F_COMPLETION_ALWAYS. op_context comes
+/// back as wr_id of the completion.
+///
+/// Thread-safe as far as ibv_post_send(3) is.
+///
+/// Errors:
+/// - RPMA_E_INVAL: conn, dst or src is NULL, dst_offset is no multiple of
+///   RPMA_ATOMIC_WRITE_ALIGNMENT, or flags are 0
+/// - RPMA_E_PROVIDER: ibv_post_send(3) or ibv_wr_complete(3) failed
+pub unsafe extern "C" fn rpma_atomic_write(
+    conn: *mut rpma_conn,
+    dst: *mut rpma_mr_remote,
+    dst_offset: usize,
+    src: *const c_char,
+    flags: c_int,
+    op_context: *const c_void,
+) -> c_int {
+    call(|| {
+        let completion = completion(flags)?;
+        // SAFETY: NULL or a connection; NULL or a region; NULL or 8 bytes.
+        let (conn, dst, src) = unsafe { (get(conn)?, get(dst)?, get(src.cast::<[u8; 8]>())?) };
+        if !dst_offset.is_multiple_of(RPMA_ATOMIC_WRITE_ALIGNMENT as usize) {
+            return Err(Error::Inval);
+        }
+        let dst = RemoteRange::new(dst, dst_offset);
+        conn.atomic_write(dst, src, completion, op_context as u64)
+    })
+}
+
+/// Flushes len bytes of the other side's memory from dst_offset on: when it completes,
+/// what this connection wrote there before is visible or persistent, as type says.
+///
+/// Where the device has no flush, an RDMA read of up to 8 bytes at dst_offset does for
+/// it; it is up to the other side's platform that persistence follows, which it tells by
+/// its peer configuration.
+///
+/// flags are RPMA_F_COMPLETION_ON_ERROR or RPMA_F_COMPLETION_ALWAYS. op_context comes
+/// back as wr_id of the completion.
+///
+/// Thread-safe as far as ibv_post_send(3) is.
+///
+/// Errors:
+/// - RPMA_E_INVAL: conn or dst is NULL, type is none of its enum, or flags are 0
+/// - RPMA_E_NOSUPP: the memory was not registered for this type of flush, or type is
+///   RPMA_FLUSH_TYPE_PERSISTENT and no peer configuration with direct write to
+///   persistent memory was applied to the connection
+/// - RPMA_E_PROVIDER: ibv_post_send(3) or ibv_wr_complete(3) failed
+pub unsafe extern "C" fn rpma_flush(
+    conn: *mut rpma_conn,
+    dst: *mut rpma_mr_remote,
+    dst_offset: usize,
+    len: usize,
+    r#type: CEnum<rpma_flush_type>,
+    flags: c_int,
+    op_context: *const c_void,
+) -> c_int {
+    const PERSISTENT: c_int = rpma_flush_type::RPMA_FLUSH_TYPE_PERSISTENT as c_int;
+    const VISIBILITY: c_int = rpma_flush_type::RPMA_FLUSH_TYPE_VISIBILITY as c_int;
+    call(|| {
+        let completion = completion(flags)?;
+        // SAFETY: NULL or a connection; NULL or a region.
+        let (conn, dst) = unsafe { (get(conn)?, get(dst)?) };
+        let flush_type = match r#type.0 {
+            PERSISTENT => FlushType::Persistent,
+            VISIBILITY => FlushType::Visibility,
+            _ => return Err(Error::Inval),
+        };
+        let dst = RemoteRange::new(dst, dst_offset);
+        conn.flush(dst, len, flush_type, completion, op_context as u64)
+    })
+}
+
+/// Sends a message to the other side: len bytes of src from offset on, or none with src
+/// NULL and offset and len 0. The other side must have posted a buffer for it.
+///
+/// flags are RPMA_F_COMPLETION_ON_ERROR or RPMA_F_COMPLETION_ALWAYS. op_context comes
+/// back as wr_id of the completion; until then the memory must stay as it is.
+///
+/// Thread-safe as far as ibv_post_send(3) is.
+///
+/// Errors:
+/// - RPMA_E_INVAL: conn is NULL, flags are 0, src is NULL while offset or len is not 0,
+///   or len is 2^32 or more
+/// - RPMA_E_PROVIDER: ibv_post_send(3) failed
+pub unsafe extern "C" fn rpma_send(
+    conn: *mut rpma_conn,
+    src: *const rpma_mr_local,
+    offset: usize,
+    len: usize,
+    flags: c_int,
+    op_context: *const c_void,
+) -> c_int {
+    call(|| {
+        let completion = completion(flags)?;
+        // SAFETY: NULL or a connection; NULL or a region; the caller leaves the memory as
+        // it is.
+        unsafe {
+            let src = local_range(src, offset, len)?;
+            get(conn)?.send(src, None, completion, op_context as u64)
+        }
+    })
+}
+
+/// Sends as rpma_send() does, with a number, imm, which is imm_data of the completion
+/// there, in network byte order.
+///
+/// Thread-safe as far as ibv_post_send(3) is.
+///
+/// Errors: as rpma_send()
+pub unsafe extern "C" fn rpma_send_with_imm(
+    conn: *mut rpma_conn,
+    src: *const rpma_mr_local,
+    offset: usize,
+    len: usize,
+    flags: c_int,
+    imm: u32,
+    op_context: *const c_void,
+) -> c_int {
+    call(|| {
+        let completion = completion(flags)?;
+        // SAFETY: NULL or a connection; NULL or a region; the caller leaves the memory as
+        // it is.
+        unsafe {
+            let src = local_range(src, offset, len)?;
+            get(conn)?.send(src, Some(imm), completion, op_context as u64)
+        }
+    })
+}
+
+/// Posts a buffer for a message of the other side: len bytes of dst from offset on, or
+/// none with dst NULL and offset and len 0.
+///
+/// The buffers are taken in no order that can be relied on. op_context comes back as
+/// wr_id of the completion; until then the memory may be written.
+///
+/// Thread-safe as far as ibv_post_recv(3) is.
+///
+/// Errors:
+/// - RPMA_E_INVAL: conn is NULL, dst is NULL while offset or len is not 0, or len is
+///   2^32 or more
+/// - RPMA_E_PROVIDER: ibv_post_recv(3) failed
+pub unsafe extern "C" fn rpma_recv(
+    conn: *mut rpma_conn,
+    dst: *mut rpma_mr_local,
+    offset: usize,
+    len: usize,
+    op_context: *const c_void,
+) -> c_int {
+    call(|| {
+        // SAFETY: NULL or a connection; NULL or a region; the caller leaves the memory to
+        // the device.
+        unsafe { get(conn)?.recv(local_range(dst, offset, len)?, op_context as u64) }
+    })
+}
+
+export!(
+    rpma_read
+    rpma_write
+    rpma_write_with_imm
+    rpma_atomic_write
+    rpma_flush
+    rpma_send
+    rpma_send_with_imm
+    rpma_recv
+);

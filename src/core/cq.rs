@@ -1,0 +1,89 @@
+use super::error::{Steps, failed};
+use super::{Error, Result};
+use crate::verbs::{self, CompChannel, Context, ibv_wc};
+use std::ffi::c_int;
+
+/// A completion queue, on a channel of its own or a shared one.
+pub struct Cq {
+    cq: verbs::Cq,
+    /// None if the channel is shared: its owner waits on it.
+    channel: Option<CompChannel>,
+}
+
+impl Cq {
+    /// Verbs take an int: no more than that is asked for.
+    pub fn new(context: Context, size: u32, shared: Option<&CompChannel>) -> Result<Self> {
+        let size = c_int::try_from(size).unwrap_or(c_int::MAX);
+        let own = match shared {
+            Some(_) => None,
+            None => Some(create_channel(context)?),
+        };
+        let cq = {
+            // One of the two is there.
+            let channel = shared.or(own.as_ref()).ok_or(Error::Unknown)?;
+            verbs::Cq::create(context, size, channel).map_err(failed!("ibv_create_cq()"))?
+        };
+        let cq = Cq { cq, channel: own };
+        cq.req_notify()?;
+        Ok(cq)
+    }
+
+    pub fn delete(self) -> Result<()> {
+        let mut steps = Steps::new();
+        steps.step("ibv_destroy_cq", self.cq.close());
+        if let Some(channel) = self.channel {
+            steps.step("ibv_destroy_comp_channel", channel.close());
+        }
+        steps.done()
+    }
+
+    pub fn verbs(&self) -> &verbs::Cq {
+        &self.cq
+    }
+
+    pub fn fd(&self) -> Result<c_int> {
+        let channel = self.channel.as_ref().ok_or(Error::SharedChannel)?;
+        Ok(channel.fd())
+    }
+
+    /// Waits for the next event of the queue and asks for another.
+    pub fn wait(&self) -> Result<()> {
+        let channel = self.channel.as_ref().ok_or(Error::SharedChannel)?;
+        channel.next_event().map_err(|_| Error::NoCompletion)?;
+        self.cq.ack_event();
+        self.req_notify()
+    }
+
+    pub fn req_notify(&self) -> Result<()> {
+        self.cq.req_notify().map_err(failed!("ibv_req_notify_cq()"))
+    }
+
+    /// Takes up to `entries` completions; how many there were.
+    ///
+    /// # Safety
+    /// `wc` has room for `entries` completions.
+    #[inline]
+    pub unsafe fn poll(&self, entries: c_int, wc: *mut ibv_wc) -> Result<c_int> {
+        // SAFETY: passed on to the caller.
+        let got = unsafe { self.cq.poll(entries, wc) };
+        if got == 0 {
+            log!(Debug, "no completion in the CQ");
+            Err(Error::NoCompletion)
+        } else if got < 0 {
+            log!(Error, "ibv_poll_cq() failed (no details available)");
+            Err(Error::Provider)
+        } else if got > entries {
+            log!(
+                Error,
+                "ibv_poll_cq() returned {got} where at most {entries} was expected"
+            );
+            Err(Error::Unknown)
+        } else {
+            Ok(got)
+        }
+    }
+}
+
+pub fn create_channel(context: Context) -> Result<CompChannel> {
+    CompChannel::create(context).map_err(failed!("ibv_create_comp_channel()"))
+}

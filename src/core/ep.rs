@@ -1,0 +1,89 @@
+use super::conn_req::Equipment;
+use super::device::{Shown, bind, lookup};
+use super::error::{Steps, failed};
+use super::{ConnCfg, ConnReq, Error, Peer, PrivateData, Result};
+use crate::verbs::{CmEvent, CmId, Errno, EventChannel, EventKind, Resolve};
+use std::ffi::{CStr, c_int};
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+
+/// Where connection requests come in.
+pub struct Ep {
+    id: CmId,
+    events: EventChannel,
+    peer: NonNull<Peer>,
+}
+
+impl Ep {
+    /// # Safety
+    /// The peer outlives the endpoint and the requests that it gives.
+    pub unsafe fn listen(peer: &Peer, addr: &CStr, port: &CStr) -> Result<Self> {
+        let events = create_event_channel()?;
+        let id = CmId::create(Some(&events)).map_err(failed!("rdma_create_id()"))?;
+        let info = lookup(addr, Some(port), Resolve::Passive)?;
+        bind(&id, &info, addr)?;
+        id.listen().map_err(failed!("rdma_listen()"))?;
+        let (addr, port) = (Shown(addr), Shown(port));
+        log!(Notice, "Waiting for incoming connection on {addr}:{port}");
+        let peer = NonNull::from(peer);
+        Ok(Ep { id, events, peer })
+    }
+
+    pub fn delete(self) -> Result<()> {
+        let mut steps = Steps::new();
+        steps.step("rdma_destroy_id", self.id.close());
+        steps.done()
+    }
+
+    pub fn fd(&self) -> c_int {
+        self.events.fd()
+    }
+
+    /// Takes the next request; the client is rejected if it can't be equipped.
+    pub fn next_conn_req(&self, cfg: &ConnCfg) -> Result<ConnReq> {
+        // SAFETY: the peer outlives the endpoint.
+        let peer = unsafe { self.peer.as_ref() };
+        let event = next_event(&self.events)?;
+        if event.kind() != EventKind::ConnectRequest {
+            log!(Error, "unexpected event received: {}", event.name());
+            return Err(Error::Inval);
+        }
+        // SAFETY: a connection request, asked once.
+        let (unanswered, id) = unsafe { event.take_id() };
+        let equipped = Equipment::new(peer, &id, cfg, id.local_addr()).and_then(|equipment| {
+            let data = PrivateData::copy(event.private_data())?;
+            Ok((equipment, data.map_or_else(OnceLock::new, OnceLock::from)))
+        });
+        let acked = ack(event);
+        // From here on a failure rejects the client and destroys the id, which the
+        // event had to be acknowledged for.
+        let (equipment, data) = match equipped {
+            Ok(equipped) => equipped,
+            Err(error) => {
+                drop(unanswered);
+                return Err(error);
+            }
+        };
+        let link = equipment.link(id, Some(unanswered), data);
+        // SAFETY: the peer outlives the requests of the endpoint.
+        let request = unsafe { ConnReq::new(peer, link) };
+        acked.map(|()| request)
+    }
+}
+
+pub fn create_event_channel() -> Result<EventChannel> {
+    EventChannel::create().map_err(failed!("rdma_create_event_channel()"))
+}
+
+/// The next event; none is no fault, whether nothing came (ENODATA) or a
+/// non-blocking descriptor has nothing (EAGAIN).
+pub fn next_event(events: &EventChannel) -> Result<CmEvent> {
+    events.next_event().map_err(|errno| match errno {
+        Errno(libc::ENODATA | libc::EAGAIN) => Error::NoEvent,
+        errno => failed!("rdma_get_cm_event()")(errno),
+    })
+}
+
+pub fn ack(event: CmEvent) -> Result<()> {
+    event.close().map_err(failed!("rdma_ack_cm_event()"))
+}

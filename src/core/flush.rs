@@ -1,0 +1,101 @@
+use super::error::Steps;
+use super::{Error, LocalRange, MrLocal, Peer, Result, Usage};
+use crate::verbs::Qp;
+use std::ffi::c_void;
+use std::ptr;
+
+/// What a flush without the native operation reads: this many bytes.
+pub const RAW_LEN: usize = 8;
+
+/// How a connection flushes.
+pub enum Flush {
+    /// By the FLUSH operation of its QP.
+    Native,
+    /// By a read after the writes, into a buffer for nothing else.
+    Raw(Buffer),
+}
+
+impl Flush {
+    pub fn new(qp: &mut Qp, peer: &Peer) -> Result<Self> {
+        qp.extend();
+        match qp.flush() {
+            Some(_) => Ok(Flush::Native),
+            None => Buffer::new(peer).map(Flush::Raw),
+        }
+    }
+
+    pub fn delete(self) -> Result<()> {
+        match self {
+            Flush::Native => Ok(()),
+            Flush::Raw(buffer) => buffer.delete(),
+        }
+    }
+}
+
+/// The page that raw flushes read into, in order of release.
+pub struct Buffer {
+    mr: MrLocal,
+    page: Page,
+}
+
+impl Buffer {
+    fn new(peer: &Peer) -> Result<Self> {
+        let page = Page::map()?;
+        // SAFETY: the page is unmapped after the region is gone.
+        let mr = unsafe { MrLocal::register(peer, page.addr, RAW_LEN, Usage::READ_DST) }?;
+        Ok(Buffer { mr, page })
+    }
+
+    fn delete(self) -> Result<()> {
+        let mut steps = Steps::new();
+        steps.then(self.mr.delete());
+        steps.then(self.page.unmap());
+        steps.done()
+    }
+
+    pub fn range(&self, len: usize) -> Result<LocalRange<'_>> {
+        LocalRange::new(&self.mr, 0, len)
+    }
+}
+
+struct Page {
+    addr: *mut c_void,
+    size: usize,
+}
+
+impl Page {
+    fn map() -> Result<Self> {
+        // SAFETY: takes no pointer.
+        let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        let Ok(size) = usize::try_from(size) else {
+            log!(Error, "sysconf(_SC_PAGESIZE) failed");
+            return Err(Error::Provider);
+        };
+        let (protection, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+        );
+        // SAFETY: maps new memory where there is room.
+        let addr = unsafe { libc::mmap(ptr::null_mut(), size, protection, flags, -1, 0) };
+        if addr == libc::MAP_FAILED {
+            return Err(Error::NoMem);
+        }
+        Ok(Page { addr, size })
+    }
+
+    fn unmap(self) -> Result<()> {
+        let this = std::mem::ManuallyDrop::new(self);
+        // SAFETY: mapped by `map`, with this size, and not used again.
+        match unsafe { libc::munmap(this.addr, this.size) } {
+            0 => Ok(()),
+            _ => Err(Error::Inval),
+        }
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map`, with this size, and not used again.
+        unsafe { libc::munmap(self.addr, self.size) };
+    }
+}

@@ -1,0 +1,75 @@
+use super::device::is_odp_capable;
+use super::error::{Steps, failed};
+use super::{Error, Result};
+use crate::verbs::{Context, Pd, SendOps};
+
+/// A device opened for use: its protection domain and what it can do.
+pub struct Peer {
+    pd: Pd,
+    context: Context,
+    odp: bool,
+    native: SendOps,
+}
+
+impl Peer {
+    pub fn new(context: Context) -> Result<Self> {
+        let query = || context.query().map_err(failed!("ibv_query_device_ex()"));
+        let mut native = SendOps::empty();
+        if query()?.atomic_write() {
+            native |= SendOps::ATOMIC_WRITE;
+        } else {
+            log!(
+                Info,
+                "Native atomic write is not supported: a fenced RDMA write does for it"
+            );
+        }
+        if query()?.flush() {
+            native |= SendOps::FLUSH;
+        } else {
+            log!(
+                Info,
+                "Native flush is not supported: an RDMA read does for it"
+            );
+        }
+        let odp = is_odp_capable(context)?;
+        let pd = Pd::alloc(context).map_err(|errno| match errno.0 {
+            libc::ENOMEM => Error::NoMem,
+            0 => Error::Unknown,
+            _ => failed!("ibv_alloc_pd()")(errno),
+        })?;
+        Ok(Peer {
+            pd,
+            context,
+            odp,
+            native,
+        })
+    }
+
+    /// Everything made of the peer must be gone.
+    pub fn delete(self) -> Result<()> {
+        let mut steps = Steps::new();
+        steps.step("ibv_dealloc_pd", self.pd.close());
+        steps.done()
+    }
+
+    pub fn pd(&self) -> &Pd {
+        &self.pd
+    }
+
+    pub fn context(&self) -> Context {
+        self.context
+    }
+
+    pub fn odp(&self) -> bool {
+        self.odp
+    }
+
+    /// The operations that the device has natively.
+    pub fn native(&self) -> SendOps {
+        self.native
+    }
+
+    pub fn is_iwarp(&self) -> bool {
+        self.context.is_iwarp()
+    }
+}

@@ -1,0 +1,50 @@
+use super::{Error, Result};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// What one side tells the other about itself.
+pub struct PeerCfg {
+    direct_write_to_pmem: AtomicBool,
+}
+
+impl PeerCfg {
+    pub const DESCRIPTOR_SIZE: usize = 1;
+
+    pub fn new(direct_write_to_pmem: bool) -> Self {
+        let direct_write_to_pmem = AtomicBool::new(direct_write_to_pmem);
+        PeerCfg {
+            direct_write_to_pmem,
+        }
+    }
+
+    pub fn set_direct_write_to_pmem(&self, supported: bool) {
+        self.direct_write_to_pmem.store(supported, Relaxed);
+    }
+
+    pub fn direct_write_to_pmem(&self) -> bool {
+        self.direct_write_to_pmem.load(Relaxed)
+    }
+
+    pub fn descriptor(&self) -> [u8; Self::DESCRIPTOR_SIZE] {
+        [u8::from(self.direct_write_to_pmem())]
+    }
+
+    /// Any byte but 0 is true; what follows the first is of no concern.
+    pub fn from_descriptor(descriptor: &[u8]) -> Result<Self> {
+        let Some(&first) = descriptor.first() else {
+            log!(
+                Error,
+                "incorrect size of the descriptor: 0 bytes (should be at least {} bytes)",
+                Self::DESCRIPTOR_SIZE
+            );
+            return Err(Error::Inval);
+        };
+        let supported = first != 0;
+        let text = if supported {
+            "supported"
+        } else {
+            "not supported"
+        };
+        log!(Info, "Direct write to pmem is {text}");
+        Ok(Self::new(supported))
+    }
+}

@@ -1,0 +1,64 @@
+use super::error::{Steps, failed};
+use super::{Cq, LocalRange, Peer, Result};
+use crate::verbs::{self, RecvWr};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// How a shared receive queue is made.
+pub struct SrqCfg {
+    pub rq_size: AtomicU32,
+    pub rcq_size: AtomicU32,
+}
+
+impl Default for SrqCfg {
+    fn default() -> Self {
+        SrqCfg {
+            rq_size: AtomicU32::new(20),
+            rcq_size: AtomicU32::new(20),
+        }
+    }
+}
+
+/// A receive queue that several connections share.
+pub struct Srq {
+    rcq: Option<Cq>,
+    srq: verbs::Srq,
+}
+
+impl Srq {
+    pub fn new(peer: &Peer, cfg: &SrqCfg) -> Result<Self> {
+        let rq_size = cfg.rq_size.load(Relaxed);
+        let srq = verbs::Srq::create(peer.pd(), rq_size).map_err(failed!("ibv_create_srq()"))?;
+        let rcq = match cfg.rcq_size.load(Relaxed) {
+            0 => None,
+            size => Some(Cq::new(peer.context(), size, None)?),
+        };
+        Ok(Srq { rcq, srq })
+    }
+
+    pub fn delete(self) -> Result<()> {
+        let mut steps = Steps::new();
+        if let Some(rcq) = self.rcq {
+            steps.then(rcq.delete());
+        }
+        steps.step("ibv_destroy_srq", self.srq.close());
+        steps.done()
+    }
+
+    pub fn verbs(&self) -> &verbs::Srq {
+        &self.srq
+    }
+
+    /// The queue for its receives, if it has one of its own.
+    pub fn rcq(&self) -> Option<&Cq> {
+        self.rcq.as_ref()
+    }
+
+    /// # Safety
+    /// The memory may be written until the receive has completed.
+    #[inline]
+    pub unsafe fn recv(&self, dst: Option<LocalRange>, wr_id: u64) -> Result<()> {
+        let sge = dst.map(|dst| dst.sge());
+        // SAFETY: passed on to the caller.
+        unsafe { self.srq.post_recv(RecvWr { wr_id, sge }) }.map_err(failed!("ibv_post_srq_recv()"))
+    }
+}

@@ -1,0 +1,56 @@
+//! What rdma-core's headers say of FLUSH and ATOMIC WRITE.
+//!
+//! The bindings are made from the headers of the building machine, and those of
+//! rdma-core 44 have no FLUSH. The values are part of the ABI of libibverbs and of
+//! the kernel, so they are written down here, each with its source; a test checks
+//! them against headers that have them.
+
+use rdma_sys::ibv_qp_ex;
+use std::ffi::c_int;
+
+/// `IB_UVERBS_DEVICE_FLUSH_GLOBAL`, `rdma/ib_user_verbs.h`.
+pub const DEVICE_FLUSH_GLOBAL: u64 = 1 << 38;
+/// `IB_UVERBS_DEVICE_FLUSH_PERSISTENT`, `rdma/ib_user_verbs.h`.
+pub const DEVICE_FLUSH_PERSISTENT: u64 = 1 << 39;
+/// `IB_UVERBS_DEVICE_ATOMIC_WRITE`, `rdma/ib_user_verbs.h`.
+pub const DEVICE_ATOMIC_WRITE: u64 = 1 << 40;
+
+/// `IBV_ACCESS_FLUSH_GLOBAL`, `infiniband/verbs.h`.
+pub const ACCESS_FLUSH_GLOBAL: c_int = 1 << 8;
+/// `IBV_ACCESS_FLUSH_PERSISTENT`, `infiniband/verbs.h`.
+pub const ACCESS_FLUSH_PERSISTENT: c_int = 1 << 9;
+
+/// `IBV_QP_EX_WITH_FLUSH`, `infiniband/verbs.h`.
+pub const QP_EX_WITH_FLUSH: u64 = 1 << 11;
+/// `IBV_QP_EX_WITH_ATOMIC_WRITE`, `infiniband/verbs.h`.
+pub const QP_EX_WITH_ATOMIC_WRITE: u64 = 1 << 12;
+
+/// `IBV_FLUSH_GLOBAL`, `infiniband/verbs.h`.
+pub const FLUSH_GLOBAL: u8 = 1;
+/// `IBV_FLUSH_PERSISTENT`, `infiniband/verbs.h`.
+pub const FLUSH_PERSISTENT: u8 = 2;
+/// `IBV_FLUSH_RANGE`, `infiniband/verbs.h`.
+pub const FLUSH_RANGE: u8 = 0;
+
+/// The release of rdma-core whose libibverbs and providers first had `wr_flush`.
+pub const FLUSH_SINCE: u32 = 46;
+
+/// The last members of `struct ibv_qp_ex`, from `wr_start` on.
+///
+/// `wr_atomic_write` and `wr_flush` came after the structure was published: they
+/// are there only if the QP was created with the flag of the operation.
+#[repr(C)]
+pub struct QpExTail {
+    pub wr_start: unsafe extern "C" fn(*mut ibv_qp_ex),
+    pub wr_complete: unsafe extern "C" fn(*mut ibv_qp_ex) -> c_int,
+    pub wr_abort: unsafe extern "C" fn(*mut ibv_qp_ex),
+    pub wr_atomic_write:
+        Option<unsafe extern "C" fn(*mut ibv_qp_ex, rkey: u32, addr: u64, src: *const u8)>,
+    #[allow(clippy::type_complexity)]
+    pub wr_flush: Option<
+        unsafe extern "C" fn(*mut ibv_qp_ex, rkey: u32, addr: u64, len: usize, kind: u8, level: u8),
+    >,
+}
+
+/// Where [`QpExTail`] begins in `struct ibv_qp_ex`.
+pub const QP_EX_TAIL: usize = std::mem::offset_of!(ibv_qp_ex, wr_start);
