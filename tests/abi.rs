@@ -134,11 +134,11 @@ fn is_hardened() {
             .map(|segment| segment.1)
     };
     assert!(segment(elf::PT_GNU_RELRO).is_some(), "no RELRO");
-    let now = ours.flags(elf::DT_FLAGS) & u64::from(elf::DF_BIND_NOW.0);
+    let now = ours.flags(elf::DT_FLAGS) & elf::DF_BIND_NOW.0;
     assert!(now != 0, "RELRO is not full: no BIND_NOW");
     let stack = segment(elf::PT_GNU_STACK).expect("PT_GNU_STACK");
     assert!(!stack.contains(elf::PF_X), "executable stack");
-    let textrel = ours.flags(elf::DT_FLAGS) & u64::from(elf::DF_TEXTREL.0);
+    let textrel = ours.flags(elf::DT_FLAGS) & elf::DF_TEXTREL.0;
     assert!(textrel == 0 && !ours.dynamic.iter().any(|entry| entry.0 == elf::DT_TEXTREL));
 }
 

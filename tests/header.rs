@@ -84,17 +84,16 @@ fn overview(source: &str) -> String {
     let mut head = String::from(
         "/* SPDX-License-Identifier: BSD-3-Clause */\n\
          /* Generated from the Rust sources: a change is made there, then `make header`. */\n\n\
-         /*\n * Remote Persistent Memory Access.\n *\n",
+         /*\n * Remote Persistent Memory Access: the functions of librpma.\n *\n",
     );
     for line in paragraph {
         writeln!(head, " * {line}").unwrap();
     }
-    head + " */\n"
+    head + " */\n\n"
 }
 
 /// What cbindgen can't say.
 fn finished(text: &str) -> String {
-    let text = replace_once(text, "#define LIBRPMA_H\n", "#define LIBRPMA_H 1\n");
     // A log function is declared by its type, so that is no pointer.
     let (before, rest) = text
         .split_once("typedef void (*rpma_log_function)(")
