@@ -102,7 +102,7 @@ static int accept_client(struct server *s, struct offer *offer)
 	TRY(rpma_conn_req_connect(&s->req, &data, &s->conn));
 	if (expect_event(s->conn, RPMA_CONN_ESTABLISHED) != 0)
 		return -1;
-	step(SIDE, "the client now knows where the memory is; from here on the server only waits",
+	step(SIDE, "the client knows where the memory is; the server does nothing now but wait for a message",
 			"accepted the client, with a descriptor of the memory (%d bytes)", offer->memory_size);
 	return 0;
 }

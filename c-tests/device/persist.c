@@ -12,6 +12,9 @@
  *   persist check /dev/dax0.0 42               says `pattern: missing`
  *   persist write 10.77.0.1 /dev/dax0.0 42     the machine is killed at VM-HARD-OFF
  *   persist check /dev/dax0.0 42               after a reboot, says `pattern: found`
+ *
+ * In a virtual machine this shows that the bytes went to the persistent memory itself, past every
+ * process and the kernel; processor caches, which a flush empties too, are not there to be lost.
  */
 #include "device.h"
 #include <signal.h>
