@@ -84,10 +84,10 @@ pub fn emit(level: Level, file: &CStr, line: u32, function: &str, message: fmt::
     if !OPEN.load(Relaxed) {
         return;
     }
-    // "rpma::core::mr::MrLocal::register::here": without the crate and `here`.
-    let function = function.strip_suffix("::here").unwrap_or(function);
-    let function = function.strip_prefix("rpma::").unwrap_or(function);
-    let mut name = Text::<128>::new();
+    // Of "rpma::core::mr::MrLocal::register::{{closure}}::here", "register".
+    let mut path = function.rsplit("::").skip(1);
+    let function = path.find(|part| !part.starts_with('{')).unwrap_or(function);
+    let mut name = Text::<64>::new();
     let _ = name.write_str(function);
     let mut text = Text::<{ MESSAGE_MAX + 1 }>::new();
     // An error only says that the message was cut.
