@@ -37,7 +37,7 @@ demo:
 	scripts/demo
 
 header:
-	RPMA_UPDATE_HEADER=1 cargo test --locked --test header
+	RPMA_UPDATE_HEADER=1 cargo test --locked --test header is_generated
 
 debian13:
 	scripts/debian13
