@@ -231,7 +231,8 @@ static inline int after(const char *call, int ret)
 		fflush(stdout); \
 		pid_t pid_ = fork(); \
 		if (pid_ == 0) { \
-			TRY(call); \
+			before(); \
+			after(#call, (call)); \
 			fflush(stdout); \
 			_exit(0); \
 		} \

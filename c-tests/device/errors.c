@@ -244,15 +244,15 @@ static void full_client(void)
 	TRY(rpma_send_with_imm(s.conn, s.mr, 0, 8, ON_ERROR, 1, OP_CONTEXT));
 	TRY(rpma_write(s.conn, s.remote, 16, s.mr, 0, 8, ON_ERROR, OP_CONTEXT));
 	DIFF("D10") {
-		show("write: wr_id in the log", "%s", in_log((uintptr_t)OP_CONTEXT));
-		show("write: remote address in the log", "%s", in_log(remote_addr + 16));
-		show("write: local address in the log", "%s", in_log((uintptr_t)s.mem));
+		show("write wr_id in the log", "%s", in_log((uintptr_t)OP_CONTEXT));
+		show("write remote address in the log", "%s", in_log(remote_addr + 16));
+		show("write local address in the log", "%s", in_log((uintptr_t)s.mem));
 	}
 	TRY(rpma_read(s.conn, s.mr, 32, s.remote, 16, 8, ON_ERROR, OP_CONTEXT));
 	DIFF("D10") {
-		show("read: wr_id in the log", "%s", in_log((uintptr_t)OP_CONTEXT));
-		show("read: remote address in the log", "%s", in_log(remote_addr + 16));
-		show("read: local address in the log", "%s", in_log((uintptr_t)s.mem + 32));
+		show("read wr_id in the log", "%s", in_log((uintptr_t)OP_CONTEXT));
+		show("read remote address in the log", "%s", in_log(remote_addr + 16));
+		show("read local address in the log", "%s", in_log((uintptr_t)s.mem + 32));
 	}
 	TRY(rpma_write_with_imm(s.conn, s.remote, 0, s.mr, 0, 8, ON_ERROR, 1, OP_CONTEXT));
 	TRY(rpma_atomic_write(s.conn, s.remote, 0, "12345678", ON_ERROR, OP_CONTEXT));
@@ -285,11 +285,14 @@ static void full_server(void)
 static void huge(const char *key, struct side *s, int ret, bool completes)
 {
 	struct ibv_wc wc;
+	char text[64];
 
 	DIFF("D6") {
-		after(key, ret);
+		snprintf(text, sizeof(text), "code of %s", key);
+		after(text, ret);
+		snprintf(text, sizeof(text), "end of %s", key);
 		if (completes)
-			show(key, "%s", ret == 0 && wait_wc_in(s->cq, &wc, WAIT_MS) ?
+			show(text, "%s", ret == 0 && wait_wc_in(s->cq, &wc, WAIT_MS) ?
 					ibv_wc_status_str(wc.status) : "no completion");
 	}
 }

@@ -5,7 +5,6 @@
  */
 #include "device.h"
 #include <dirent.h>
-#include <malloc.h>
 #include <sys/resource.h>
 
 static struct rpma_ep *ep;
@@ -25,41 +24,40 @@ static int count_fds(void)
 	return n;
 }
 
-/* The objects of one kind that the kernel keeps for this process. */
-static int count_kernel(const char *kind)
-{
-	char command[64], line[1024], pid[32];
-	FILE *list;
-	int n = 0;
-
-	snprintf(command, sizeof(command), "rdma resource show %s", kind);
-	snprintf(pid, sizeof(pid), " pid %d ", getpid());
-	list = popen(command, "r");
-	if (list == NULL)
-		FAIL("%s: %s", command, strerror(errno));
-	while (fgets(line, sizeof(line), list) != NULL)
-		n += strstr(line, pid) != NULL;
-	if (pclose(list) != 0)
-		FAIL("%s failed", command);
-	return n;
-}
-
-static const char *const kinds[] = {"cm_id", "qp", "cq", "mr", "pd", "srq"};
+/* The kernel's objects, and the word their lines in `rdma resource` begin with after the device. */
+static const struct {
+	const char *kind, *word;
+} kinds[] = {
+	{"cm_id", "cm-idn"}, {"qp", "lqpn"}, {"cq", "cqn"}, {"mr", "mrn"}, {"pd", "pdn"},
+	{"srq", "srqn"},
+};
 
 struct counts {
 	int fds;
 	int kernel[COUNT(kinds)];
-	long bytes;
 };
 
+/* What there is of this process. */
 static struct counts count(void)
 {
-	struct counts c;
+	char command[256] = "rdma -b /dev/stdin <<END\n", line[1024], pid[32], word[32];
+	struct counts c = {.fds = count_fds()};
+	FILE *list;
 
 	for (size_t i = 0; i < COUNT(kinds); i++)
-		c.kernel[i] = count_kernel(kinds[i]);
-	c.fds = count_fds();
-	c.bytes = (long)mallinfo2().uordblks;
+		sprintf(command + strlen(command), "resource show %s\n", kinds[i].kind);
+	strcat(command, "END");
+	snprintf(pid, sizeof(pid), " pid %d ", getpid());
+	list = popen(command, "r");
+	if (list == NULL)
+		FAIL("rdma: %s", strerror(errno));
+	while (fgets(line, sizeof(line), list) != NULL)
+		for (size_t i = 0; i < COUNT(kinds); i++)
+			c.kernel[i] += strstr(line, pid) != NULL &&
+					sscanf(line, "%*s %*s %31s", word) == 1 &&
+					strcmp(word, kinds[i].word) == 0;
+	if (pclose(list) != 0)
+		FAIL("rdma (of iproute2) failed");
 	return c;
 }
 
@@ -71,7 +69,7 @@ static void show_left(const char *key, const struct counts *then)
 	int n = snprintf(text, sizeof(text), "fds %+d", now.fds - then->fds);
 
 	for (size_t i = 0; i < COUNT(kinds); i++)
-		n += snprintf(text + n, sizeof(text) - (size_t)n, " %s %+d", kinds[i],
+		n += snprintf(text + n, sizeof(text) - (size_t)n, " %s %+d", kinds[i].kind,
 				now.kernel[i] - then->kernel[i]);
 	show(key, "%s", text);
 }

@@ -297,6 +297,26 @@ static void order_client(void)
 	client_leave(&s);
 }
 
+/* The same by the device's IPv6 address. */
+static void use_ipv6(void)
+{
+	addr = getenv("RPMA_TEST_DEVICE6");
+	if (addr == NULL)
+		FAIL("RPMA_TEST_DEVICE6 is not set");
+}
+
+static void ipv6_client(void)
+{
+	use_ipv6();
+	read_client();
+}
+
+static void ipv6_server(void)
+{
+	use_ipv6();
+	idle_server();
+}
+
 static const struct test_case cases[] = {
 	{.name = "write", .server = write_server, .client = write_client},
 	{.name = "read", .server = idle_server, .client = read_client},
@@ -304,6 +324,7 @@ static const struct test_case cases[] = {
 	{.name = "flush", .server = idle_server, .client = flush_client},
 	{.name = "read-only", .server = read_only_server, .client = read_only_client},
 	{.name = "messages", .server = send_server, .client = send_client},
+	{.name = "ipv6", .server = ipv6_server, .client = ipv6_client},
 	{.name = "order", .server = idle_server, .client = order_client},
 };
 

@@ -100,25 +100,48 @@ static void wait_for_either(struct side *s)
 }
 
 /* A completion of the one or the other queue, waited for as the arrangement asks. */
-static void take(const char *key, struct side *s, struct rpma_cq *wanted)
+static struct ibv_wc take(struct side *s, struct rpma_cq *wanted)
 {
 	struct ibv_wc wc;
 	int fd, ret;
 
 	if (!arranged->shared_channel) {
-		see_wc(key, s, wanted);
-		return;
+		if (!wait_wc_in(wanted, &wc, WAIT_MS))
+			FAIL("no completion came");
+		return wc;
 	}
 	MUST(rpma_conn_get_compl_fd(s->conn, &fd));
 	while ((ret = rpma_cq_get_wc(wanted, 1, &wc, NULL)) == RPMA_E_NO_COMPLETION) {
-		if (!ready(fd, WAIT_MS)) {
-			show(key, "nothing came");
-			return;
-		}
+		if (!ready(fd, WAIT_MS))
+			FAIL("no completion came");
 		wait_for_either(s);
 	}
 	MUST(ret);
-	show_wc(key, s->conn, &wc);
+	return wc;
+}
+
+static void see_sent(struct side *s)
+{
+	struct ibv_wc wc = take(s, s->cq);
+
+	show_wc("sent", s->conn, &wc);
+}
+
+static void see_received(struct side *s)
+{
+	struct ibv_wc wc = take(s, s->rcq);
+
+	show_wc("received", s->conn, &wc);
+}
+
+/* A send and what it brings about, which may be there before it is itself. */
+static void see_sent_and_received(struct side *s)
+{
+	struct ibv_wc first = take(s, s->cq), second = take(s, s->rcq);
+	bool swapped = first.opcode & IBV_WC_RECV;
+
+	show_wc("sent", s->conn, swapped ? &second : &first);
+	show_wc("received", s->conn, swapped ? &first : &second);
 }
 
 static void release(void)
@@ -149,9 +172,10 @@ static void client(void)
 		for (int k = 0; k < MESSAGES; k++) {
 			TRY(rpma_send(s->conn, s->mr, (size_t)(16 * i + k), 8, ALWAYS,
 					(void *)(intptr_t)(16 * i + k)));
-			take("sent", s, s->cq);
+			if (k < MESSAGES - 1)
+				see_sent(s);
 		}
-		take("answered", s, s->rcq);
+		see_sent_and_received(s);
 	}
 	show("answers", "%s", hex(sides[0].mem + RECV_OFFSET(0), 8));
 	for (int i = 0; i < CONNS; i++)
@@ -175,9 +199,9 @@ static void server(void)
 		struct side *s = &sides[i];
 
 		for (int k = 0; k < MESSAGES; k++)
-			take("received", s, s->rcq);
+			see_received(s);
 		TRY(rpma_send(s->conn, s->mr, (size_t)(16 * i), 8, ALWAYS, (void *)(intptr_t)i));
-		take("answered", s, s->cq);
+		see_sent(s);
 	}
 	show("messages", "%s", hex(sides[0].mem + RECV_OFFSET(0), 8));
 	for (int i = 0; i < CONNS; i++)

@@ -41,6 +41,19 @@ static void contexts(void)
 	}
 }
 
+/* Tells the runner what to expect of the device. */
+static void capabilities(void)
+{
+	struct ibv_device_attr_ex attr = {0};
+	uint64_t flags;
+
+	MUST(rpma_utils_get_ibv_context(addr, RPMA_UTIL_IBV_CONTEXT_LOCAL, &context));
+	MUST(ibv_query_device_ex(context, NULL, &attr));
+	flags = attr.device_cap_flags_ex;
+	show("native flush", "%s", (flags >> 38 & 3) == 3 ? "yes" : "no");
+	show("native atomic write", "%s", flags >> 40 & 1 ? "yes" : "no");
+}
+
 static void peers(void)
 {
 	struct rpma_peer *many[20] = {NULL};
@@ -108,9 +121,10 @@ static void mr_usages(void)
 		bool persistent = usage & RPMA_MR_USAGE_FLUSH_TYPE_PERSISTENT;
 
 		mr = NULL;
-		snprintf(key, sizeof(key), "ordinary memory, usage 0x%02x", (unsigned)usage);
 		mark = persistent ? "D12" : NULL;
+		snprintf(key, sizeof(key), "code of usage 0x%02x", (unsigned)usage);
 		TRY_AS(key, rpma_mr_reg(peer, dummy_bytes, 4000, usage, &mr));
+		snprintf(key, sizeof(key), "ordinary memory, usage 0x%02x", (unsigned)usage);
 		if (mr != NULL) {
 			show_region(key, mr, dummy_bytes, 4000, usage);
 			MUST(rpma_mr_dereg(&mr));
@@ -362,6 +376,7 @@ static void srqs(void)
 }
 
 static const struct test_case cases[] = {
+	{.name = "capabilities", .run = capabilities},
 	{.name = "contexts", .run = contexts},
 	{.name = "peers", .run = peers},
 	{.name = "mr-usages", .run = mr_usages},

@@ -1,0 +1,492 @@
+//! The C programs that need a verbs device (c-tests/device), server and client, over the original
+//! library and ours in all four pairings.
+//!
+//!     cargo test --test device                        in a virtual machine, on both of its kernels
+//!     cargo test --test device -- ops/flush           the cases whose name has this in it
+//!     cargo test --test device -- --kernel old        on one of the two kernels: new, old
+//!     cargo test --test device -- --pairing ours-original
+//!                                                     server over ours, client over the original
+//!     RPMA_TEST_DEVICE=192.0.2.7 cargo test --test device
+//!                                                     on this machine's device with that address
+//!
+//! RPMA_TEST_DEVICE6 adds an IPv6 address, RPMA_TEST_PMEM a device-DAX file to overwrite. In the
+//! virtual machine (scripts/vm) this very program runs again, with what it needs beside it. The last
+//! test, of persistence, cuts the power and so is for the virtual machine only.
+
+mod support;
+#[path = "support/transcript.rs"]
+mod transcript;
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Instant;
+use transcript::{Difference, Library, ORIGINAL, OURS, Place, Transcript};
+
+/// The slowest first.
+const PROGRAMS: &[&str] = &["leaks", "connect", "errors", "setup", "ops", "queues"];
+/// How many cases run at once. They do not see each other.
+const WORKERS: usize = 2;
+
+/// In a copy of everything that is needed, for the machine that has the device.
+const TEST: &str = "device-test";
+const OURS_DIR: &str = "ours";
+const OLDER_DIR: &str = "older";
+/// The numbers of the differences that showed, one a line.
+const SHOWN: &str = "out/shown";
+/// An original from the time before native flush, in the virtual machine.
+const OLDER_IN_VM: &str = "/usr/lib/librpma-1.2.0";
+
+/// What the command line asks for.
+#[derive(Default)]
+struct Wanted {
+    names: Vec<String>,
+    kernel: Option<String>,
+    pairing: Option<String>,
+    /// Where the copy is, if this is the run beside the device.
+    beside: Option<PathBuf>,
+}
+
+impl Wanted {
+    fn from_args() -> Result<Self, String> {
+        let mut wanted = Self::default();
+        let mut args = env::args().skip(1);
+        while let Some(arg) = args.next() {
+            let mut value = || args.next().ok_or(format!("{arg} needs a value"));
+            match arg.as_str() {
+                "--kernel" => wanted.kernel = Some(value()?),
+                "--pairing" => wanted.pairing = Some(value()?),
+                "--beside" => wanted.beside = Some(value()?.into()),
+                // What is meant for the other test programs of the same `cargo test`.
+                _ if arg.starts_with('-') => {}
+                _ => wanted.names.push(arg),
+            }
+        }
+        Ok(wanted)
+    }
+
+    fn wants(&self, name: &str) -> bool {
+        self.names.is_empty() || self.names.iter().any(|part| name.contains(part.as_str()))
+    }
+
+    fn everything(&self) -> bool {
+        self.names.is_empty() && self.pairing.is_none() && self.kernel.is_none()
+    }
+}
+
+#[derive(Default)]
+struct Tally {
+    passed: usize,
+    failed: usize,
+}
+
+impl Tally {
+    fn note(&mut self, name: &str, start: Instant, problems: &[String], rerun: &str) {
+        let seconds = start.elapsed().as_secs_f32();
+        if problems.is_empty() {
+            self.passed += 1;
+            println!("ok      {name} ({seconds:.1} s)");
+        } else {
+            self.failed += 1;
+            println!("FAILED  {name} ({seconds:.1} s)");
+            for problem in problems {
+                println!("{problem}");
+            }
+            println!("to run it again: {rerun}\n");
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let wanted = match Wanted::from_args() {
+        Ok(wanted) => wanted,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::from(2);
+        }
+    };
+    let good = match (&wanted.beside, env::var("RPMA_TEST_DEVICE")) {
+        (Some(dir), Ok(address)) => Run::new(dir, &address, &wanted).all(),
+        (None, Ok(address)) => {
+            let dir = prepare();
+            Run::new(&dir, &address, &wanted).all()
+        }
+        (None, Err(_)) => in_virtual_machines(&wanted),
+        (Some(_), Err(_)) => {
+            eprintln!("--beside needs RPMA_TEST_DEVICE");
+            false
+        }
+    };
+    if good {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+// ---- beside the device ----
+
+struct Case {
+    id: String,
+    program: &'static str,
+    name: String,
+    is_pair: bool,
+}
+
+impl Case {
+    fn new(program: &'static str, name: String, is_pair: bool) -> Self {
+        let id = format!("{program}/{name}");
+        Self {
+            id,
+            program,
+            name,
+            is_pair,
+        }
+    }
+
+    /// The variable that it needs and that is not there.
+    fn missing(&self) -> Option<&'static str> {
+        let needed = match self.id.as_str() {
+            "ops/ipv6" => "RPMA_TEST_DEVICE6",
+            "errors/pmem" => "RPMA_TEST_PMEM",
+            _ => return None,
+        };
+        env::var_os(needed).is_none().then_some(needed)
+    }
+}
+
+/// One run of the cases on a device.
+struct Run<'a> {
+    dir: &'a Path,
+    address: &'a str,
+    wanted: &'a Wanted,
+    original: Library,
+    ours: Library,
+    known: Vec<Difference>,
+    place: Place,
+}
+
+impl<'a> Run<'a> {
+    fn new(dir: &'a Path, address: &'a str, wanted: &'a Wanted) -> Self {
+        let original = Library {
+            name: ORIGINAL,
+            dir: support::original().parent().unwrap().to_path_buf(),
+        };
+        let ours = Library {
+            name: OURS,
+            dir: dir.join(OURS_DIR),
+        };
+        Self {
+            dir,
+            address,
+            wanted,
+            original,
+            ours,
+            known: transcript::known(),
+            place: Place::Any,
+        }
+    }
+
+    fn program(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    fn all(mut self) -> bool {
+        let capabilities = Case::new("setup", "capabilities".to_string(), false);
+        let native = match self.run(&capabilities, &self.ours, &self.ours) {
+            Ok(device) => device[0].value("native flush") == Some("yes"),
+            Err(error) => {
+                println!("FAILED  the device at {}: {error}", self.address);
+                return false;
+            }
+        };
+        self.place = if native { Place::Native } else { Place::Raw };
+        let flush = if native { "native" } else { "no native" };
+        println!("device at {}, with {flush} flush", self.address);
+
+        let mut cases = vec![];
+        for &program in PROGRAMS {
+            for (case, is_pair) in transcript::cases(&self.program(program), &self.original) {
+                let case = Case::new(program, case, is_pair);
+                match case.missing() {
+                    _ if !self.wanted.wants(&case.id) => {}
+                    Some(missing) => println!("skipped {}: {missing} is not set", case.id),
+                    None => cases.push(case),
+                }
+            }
+        }
+        let next = AtomicUsize::new(0);
+        let results = Mutex::new((Tally::default(), vec![]));
+        thread::scope(|scope| {
+            for _ in 0..WORKERS {
+                scope.spawn(|| {
+                    while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        let start = Instant::now();
+                        let (problems, numbers) = self.case(case);
+                        let (tally, shown) = &mut *results.lock().unwrap();
+                        shown.extend(numbers);
+                        tally.note(&case.id, start, &problems, &self.rerun(&case.id));
+                    }
+                });
+            }
+        });
+        let (mut tally, mut shown) = results.into_inner().unwrap();
+        self.older_headers(&mut tally, &mut shown);
+        println!("{} passed, {} failed", tally.passed, tally.failed);
+
+        shown.sort_unstable();
+        shown.dedup();
+        let file = self.dir.join(SHOWN);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, shown.join("\n")).unwrap();
+        // Nothing at all to do is right only if that was asked for.
+        tally.failed == 0 && (tally.passed > 0 || !self.wanted.names.is_empty())
+    }
+
+    fn rerun(&self, id: &str) -> String {
+        match (&self.wanted.beside, &self.wanted.kernel) {
+            (Some(_), Some(kernel)) => {
+                format!("cargo test --test device -- {id} --kernel {kernel}")
+            }
+            _ => format!(
+                "RPMA_TEST_DEVICE={} cargo test --test device -- {id}",
+                self.address
+            ),
+        }
+    }
+
+    /// The transcripts of all sides of one case over one pair of libraries.
+    fn run(
+        &self,
+        case: &Case,
+        server: &Library,
+        client: &Library,
+    ) -> Result<Vec<Transcript>, String> {
+        let program = self.program(case.program);
+        let (name, address) = (&case.name, self.address);
+        if case.is_pair {
+            transcript::run_pair(&program, name, address, server, client).map(Vec::from)
+        } else {
+            transcript::run_solo(&program, &[name, address], server).map(|one| vec![one])
+        }
+    }
+
+    /// Runs a case in all pairings. The original with itself is what the others are compared with.
+    /// Gives what is wrong, and the numbers of the differences that showed.
+    fn case(&self, case: &Case) -> (Vec<String>, Vec<&'static str>) {
+        let (original, ours) = (&self.original, &self.ours);
+        let pairings = if case.is_pair {
+            vec![(original, ours), (ours, original), (ours, ours)]
+        } else {
+            vec![(ours, ours)]
+        };
+        let mut seen = vec![];
+        let mut problems = vec![];
+        let mut compare = |reference: &[Transcript], transcripts: &[Transcript]| {
+            for (expected, transcript) in reference.iter().zip(transcripts) {
+                let (id, known, place) = (&case.id, &self.known, self.place);
+                transcript::compare(id, place, known, expected, transcript, &mut seen)?;
+            }
+            Ok(())
+        };
+        match self.run(case, original, original) {
+            Ok(reference) => {
+                problems.extend(compare(&reference, &reference).err());
+                for (server, client) in pairings {
+                    let pairing = format!("{}-{}", server.name, client.name);
+                    if self
+                        .wanted
+                        .pairing
+                        .as_ref()
+                        .is_none_or(|one| *one == pairing)
+                    {
+                        let result = self.run(case, server, client);
+                        problems.extend(result.and_then(|got| compare(&reference, &got)).err());
+                    }
+                }
+            }
+            Err(error) => problems.push(error),
+        }
+        if problems.is_empty() && self.wanted.pairing.is_none() {
+            problems = transcript::unseen(&case.id, self.place, &self.known, &seen);
+        }
+        let numbers = seen.iter().map(|(row, _)| self.known[*row].number);
+        (problems, numbers.collect())
+    }
+
+    /// D11: an original compiled with headers that know no native flush does not use it where the
+    /// device has it; ours does, whatever it was compiled with.
+    fn older_headers(&self, tally: &mut Tally, shown: &mut Vec<&'static str>) {
+        const ID: &str = "older-headers";
+        if self.place != Place::Native || !self.wanted.wants(ID) {
+            return;
+        }
+        let places = [self.dir.join(OLDER_DIR), PathBuf::from(OLDER_IN_VM)];
+        let Some(dir) = places
+            .into_iter()
+            .find(|dir| dir.join("librpma.so.0").exists())
+        else {
+            println!("skipped {ID}: no original compiled with older headers is here");
+            return;
+        };
+        let start = Instant::now();
+        let older = Library {
+            name: ORIGINAL,
+            dir,
+        };
+        let mut problems = vec![];
+        let case = Case::new("ops", "flush".to_string(), true);
+        for (library, expected) in [(&older, "RDMA_READ "), (&self.ours, "FLUSH ")] {
+            match self.run(&case, &self.ours, library) {
+                Ok(sides) => {
+                    let flush = sides[1].value("flush").unwrap_or("no completion");
+                    if !flush.starts_with(expected) {
+                        problems.push(format!(
+                            "flush over {} is to be {expected}, but was: {flush}",
+                            library.dir.display()
+                        ));
+                    }
+                }
+                Err(error) => problems.push(error),
+            }
+        }
+        if problems.is_empty() {
+            shown.push("D11");
+        }
+        tally.note(ID, start, &problems, &self.rerun(ID));
+    }
+}
+
+// ---- on this machine, for the device ----
+
+/// Builds the programs, and puts them, this program and our library into one directory.
+fn prepare() -> PathBuf {
+    let dir = support::scratch("device");
+    let ours = dir.join(OURS_DIR);
+    fs::create_dir(&ours).unwrap();
+    let library = support::release().join("librpma.so");
+    fs::copy(&library, ours.join("librpma.so.0")).unwrap();
+    for name in PROGRAMS.iter().chain(&["persist"]) {
+        let source = format!("c-tests/device/{name}.c");
+        let mut command = support::cc();
+        command
+            .arg("-I")
+            .arg(support::root().join("include"))
+            .args(["-g", "-rdynamic", "-o"])
+            .arg(dir.join(name))
+            .arg(support::root().join(source))
+            .arg(&library)
+            .arg("-libverbs");
+        support::run(&mut command);
+    }
+    // Debian 12's original is older than native flush, and does not look for it.
+    let original = support::original();
+    let code = fs::read(&original).unwrap();
+    if !code.windows(14).any(|bytes| bytes == b"ibv_qp_to_qp_ex") {
+        let older = dir.join(OLDER_DIR);
+        fs::create_dir(&older).unwrap();
+        fs::copy(&original, older.join("librpma.so.0")).unwrap();
+    }
+    fs::copy(env::current_exe().unwrap(), dir.join(TEST)).unwrap();
+    dir
+}
+
+/// Runs a script in the virtual machine and passes on what it prints; true if it ended well.
+fn vm(dir: &Path, options: &[&str], script: &str) -> bool {
+    fs::write(dir.join("run.sh"), script).unwrap();
+    let status = Command::new(support::root().join("scripts/vm"))
+        .arg("run")
+        .args(options)
+        .arg(dir)
+        .stdin(Stdio::null())
+        .status();
+    match status {
+        Ok(status) => status.success(),
+        Err(error) => {
+            println!("scripts/vm: {error}");
+            false
+        }
+    }
+}
+
+fn in_virtual_machines(wanted: &Wanted) -> bool {
+    let dir = prepare();
+    let mut good = true;
+    let mut shown = vec![];
+    for kernel in ["new", "old"] {
+        if wanted.kernel.as_ref().is_some_and(|one| one != kernel) {
+            continue;
+        }
+        let start = Instant::now();
+        let names = wanted.names.join("' '");
+        let pairing = match &wanted.pairing {
+            Some(pairing) => format!("--pairing {pairing}"),
+            None => String::new(),
+        };
+        let script = format!(
+            "#!/bin/sh\n\
+             export RPMA_TEST_DEVICE=$RPMA_VM_IP RPMA_TEST_DEVICE6=$RPMA_VM_IP6\n\
+             export RPMA_TEST_PMEM=$RPMA_VM_PMEM\n\
+             exec ./{TEST} --beside . --kernel {kernel} {pairing} {}\n",
+            if names.is_empty() {
+                names
+            } else {
+                format!("'{names}'")
+            }
+        );
+        let _ = fs::remove_file(dir.join(SHOWN));
+        good &= vm(&dir, &["--kernel", kernel, "--timeout", "400"], &script);
+        let numbers = fs::read_to_string(dir.join(SHOWN)).unwrap_or_default();
+        shown.extend(numbers.lines().map(str::to_string));
+        println!("kernel {kernel}: {:.0} s\n", start.elapsed().as_secs_f32());
+    }
+    if wanted.wants("persistence") && wanted.kernel.as_ref().is_none_or(|one| one == "new") {
+        let mut tally = Tally::default();
+        let start = Instant::now();
+        let problems: Vec<_> = persistence(&dir).err().into_iter().collect();
+        tally.note(
+            "persistence",
+            start,
+            &problems,
+            "cargo test --test device -- persistence",
+        );
+        good &= tally.failed == 0;
+    }
+    // D9 is for tests/local.rs, and D11 is skipped aloud where it cannot be shown.
+    if wanted.everything() {
+        for number in ["D1", "D2", "D3", "D4", "D5", "D6", "D7", "D8", "D10", "D12"] {
+            if !shown.iter().any(|one| one == number) {
+                println!("FAILED  {number} did not show on any kernel");
+                good = false;
+            }
+        }
+    }
+    good
+}
+
+/// Written and flushed over the device, the power cut, booted again: the bytes have to be there, and
+/// must not have been there before.
+fn persistence(dir: &Path) -> Result<(), String> {
+    const SEED: &str = "42";
+    let pmem = dir.join("pmem");
+    let _ = fs::remove_file(&pmem);
+    let options = ["--pmem", pmem.to_str().unwrap(), "--timeout", "120"];
+    let with_ours = format!("export LD_LIBRARY_PATH=./{OURS_DIR}");
+    let write = format!(
+        "#!/bin/sh\n{with_ours}\n\
+         if ./persist check $RPMA_VM_PMEM {SEED}; then exit 1; fi\n\
+         exec ./persist write $RPMA_VM_IP $RPMA_VM_PMEM {SEED}\n"
+    );
+    let check = format!("#!/bin/sh\n{with_ours}\nexec ./persist check $RPMA_VM_PMEM {SEED}\n");
+    if !vm(dir, &[&options[..], &["--hard-off"]].concat(), &write) {
+        return Err("what is written and flushed did not get to the power cut".to_string());
+    }
+    if !vm(dir, &options, &check) {
+        return Err("what was flushed is not there after the power cut".to_string());
+    }
+    Ok(())
+}
