@@ -53,7 +53,7 @@ pub unsafe extern "C" fn rpma_conn_cfg_set_timeout(
         // SAFETY: NULL or a configuration.
         let cfg = unsafe { get(cfg) }?;
         if timeout_ms < 0 {
-            return Err(Error::Inval);
+            return Err(Error::INVAL);
         }
         cfg.timeout_ms.store(timeout_ms, Relaxed);
         Ok(())

@@ -86,10 +86,10 @@ pub unsafe extern "C" fn rpma_conn_req_connect(
         // SAFETY: NULL, or points to NULL or to a request made by the library; NULL or
         // valid to write to; NULL or private data as it says.
         unsafe {
-            let req = take(req_ptr)?.ok_or(Error::Inval)?;
+            let req = take(req_ptr)?.ok_or(Error::INVAL)?;
             let conn = out(conn_ptr)?;
             let pdata = match pdata.as_ref() {
-                Some(pdata) => Some(pdata.bytes().ok_or(Error::Inval)?),
+                Some(pdata) => Some(pdata.bytes().ok_or(Error::INVAL)?),
                 None => None,
             };
             give(req.connect(pdata)?, conn)
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn rpma_conn_req_recv(
         // the device.
         unsafe {
             let req = get(req)?;
-            let dst = local_range(get(dst)?, offset, len)?.ok_or(Error::Inval)?;
+            let dst = local_range(get(dst)?, offset, len)?.ok_or(Error::INVAL)?;
             req.recv(dst, op_context as u64)
         }
     })

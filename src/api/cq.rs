@@ -64,19 +64,44 @@ pub unsafe extern "C" fn rpma_cq_get_wc(
     wc: *mut ibv_wc,
     num_entries_got: *mut c_int,
 ) -> c_int {
+    // One completion at a time is how most programs go about it.
+    if num_entries != 1 {
+        // SAFETY: the arguments are those of this function.
+        return unsafe { get_many(cq, num_entries, wc, num_entries_got) };
+    }
     call(|| {
         // SAFETY: NULL or a CQ.
         let cq = unsafe { get(cq) }?;
-        if wc.is_null() || num_entries < 1 || (num_entries > 1 && num_entries_got.is_null()) {
-            return Err(Error::Inval);
+        if wc.is_null() {
+            return Err(Error::INVAL);
         }
-        // SAFETY: an array of that many; NULL or valid to write to.
+        // SAFETY: room for one; NULL or valid to write to.
         unsafe {
-            let got = cq.poll(num_entries, wc)?;
+            let got = cq.poll(1, wc)?;
             if !num_entries_got.is_null() {
                 num_entries_got.write(got);
             }
         }
+        Ok(())
+    })
+}
+
+/// As [`rpma_cq_get_wc`], for any number of completions but one.
+#[inline(never)]
+unsafe fn get_many(
+    cq: *mut rpma_cq,
+    num_entries: c_int,
+    wc: *mut ibv_wc,
+    num_entries_got: *mut c_int,
+) -> c_int {
+    call(|| {
+        // SAFETY: NULL or a CQ; NULL or valid to write to.
+        let (cq, got) = unsafe { (get(cq)?, out(num_entries_got)?) };
+        if wc.is_null() || num_entries < 1 {
+            return Err(Error::INVAL);
+        }
+        // SAFETY: an array of that many.
+        got.write(unsafe { cq.poll(num_entries, wc) }?);
         Ok(())
     })
 }

@@ -25,19 +25,18 @@ pub const RPMA_E_SHARED_CHANNEL: c_int = -100008;
 /// The completion channel is not shared.
 pub const RPMA_E_NOT_SHARED_CHNL: c_int = -100009;
 
-pub(super) fn code(error: Error) -> c_int {
-    match error {
-        Error::Unknown => RPMA_E_UNKNOWN,
-        Error::NoSupp => RPMA_E_NOSUPP,
-        Error::Provider => RPMA_E_PROVIDER,
-        Error::NoMem => RPMA_E_NOMEM,
-        Error::Inval => RPMA_E_INVAL,
-        Error::NoCompletion => RPMA_E_NO_COMPLETION,
-        Error::NoEvent => RPMA_E_NO_EVENT,
-        Error::SharedChannel => RPMA_E_SHARED_CHANNEL,
-        Error::NotSharedChannel => RPMA_E_NOT_SHARED_CHNL,
-    }
-}
+// The core numbers its errors alike.
+const _: () = assert!(
+    RPMA_E_UNKNOWN == Error::UNKNOWN.code()
+        && RPMA_E_NOSUPP == Error::NOSUPP.code()
+        && RPMA_E_PROVIDER == Error::PROVIDER.code()
+        && RPMA_E_NOMEM == Error::NOMEM.code()
+        && RPMA_E_INVAL == Error::INVAL.code()
+        && RPMA_E_NO_COMPLETION == Error::NO_COMPLETION.code()
+        && RPMA_E_NO_EVENT == Error::NO_EVENT.code()
+        && RPMA_E_SHARED_CHANNEL == Error::SHARED_CHANNEL.code()
+        && RPMA_E_NOT_SHARED_CHNL == Error::NOT_SHARED_CHNL.code()
+);
 
 /// Says what a code means, in a static string; 0 is "Success", and a number that is
 /// no code is "Unknown error".

@@ -65,7 +65,7 @@ pub unsafe extern "C" fn rpma_log_set_threshold(
     call(|| {
         let aux = is_aux(threshold)?;
         if !log::LEVELS.contains(&level.0) {
-            return Err(Error::Inval);
+            return Err(Error::INVAL);
         }
         log::threshold(aux).store(level.0, Relaxed);
         Ok(())
@@ -114,7 +114,7 @@ fn is_aux(threshold: CEnum<rpma_log_threshold>) -> Result<bool, Error> {
     match threshold.0 {
         MAIN => Ok(false),
         AUX => Ok(true),
-        _ => Err(Error::Inval),
+        _ => Err(Error::INVAL),
     }
 }
 

@@ -59,7 +59,7 @@ pub struct CEnum<T>(pub c_int, PhantomData<T>);
 fn call(work: impl FnOnce() -> Result<()>) -> c_int {
     match work() {
         Ok(()) => 0,
-        Err(error) => err::code(error),
+        Err(error) => error.code(),
     }
 }
 
@@ -70,7 +70,7 @@ fn call(work: impl FnOnce() -> Result<()>) -> c_int {
 #[inline(always)]
 unsafe fn get<'a, T>(ptr: *const T) -> Result<&'a T> {
     // SAFETY: vouched for.
-    unsafe { ptr.as_ref() }.ok_or(Error::Inval)
+    unsafe { ptr.as_ref() }.ok_or(Error::INVAL)
 }
 
 /// A string argument.
@@ -79,7 +79,7 @@ unsafe fn get<'a, T>(ptr: *const T) -> Result<&'a T> {
 /// `ptr` is NULL or a C string that is alive as long as the result is used.
 unsafe fn string<'a>(ptr: *const c_char) -> Result<&'a CStr> {
     if ptr.is_null() {
-        return Err(Error::Inval);
+        return Err(Error::INVAL);
     }
     // SAFETY: vouched for.
     Ok(unsafe { CStr::from_ptr(ptr) })
@@ -92,7 +92,7 @@ unsafe fn string<'a>(ptr: *const c_char) -> Result<&'a CStr> {
 #[inline(always)]
 unsafe fn out<'a, T>(ptr: *mut T) -> Result<&'a mut MaybeUninit<T>> {
     // SAFETY: vouched for; nothing is read from it.
-    unsafe { ptr.cast::<MaybeUninit<T>>().as_mut() }.ok_or(Error::Inval)
+    unsafe { ptr.cast::<MaybeUninit<T>>().as_mut() }.ok_or(Error::INVAL)
 }
 
 /// Hands a new object over to C.
@@ -108,7 +108,7 @@ fn give<T>(object: T, handle: &mut MaybeUninit<*mut T>) -> Result<()> {
 unsafe fn take<T>(handle: *mut *mut T) -> Result<Option<T>> {
     // SAFETY: vouched for; the object has no other owner once the handle is cleared.
     unsafe {
-        let handle = handle.as_mut().ok_or(Error::Inval)?;
+        let handle = handle.as_mut().ok_or(Error::INVAL)?;
         let object = std::mem::replace(handle, ptr::null_mut());
         Ok((!object.is_null()).then(|| *Box::from_raw(object)))
     }

@@ -55,9 +55,9 @@ pub unsafe extern "C" fn rpma_mr_reg(
     call(|| {
         // SAFETY: NULL or a peer; NULL or valid to write to.
         let (peer, mr) = unsafe { (get(peer)?, out(mr_ptr)?) };
-        let usage = u8::try_from(usage).map_err(|_| Error::Inval)?;
+        let usage = u8::try_from(usage).map_err(|_| Error::INVAL)?;
         if ptr.is_null() || size == 0 || usage == 0 {
-            return Err(Error::Inval);
+            return Err(Error::INVAL);
         }
         let usage = Usage::from_bits_retain(usage);
         // SAFETY: the caller keeps the memory mapped.
@@ -193,7 +193,7 @@ pub unsafe extern "C" fn rpma_mr_remote_from_descriptor(
         let (desc, mr) = unsafe {
             let mr = out(mr_ptr)?;
             if desc.is_null() {
-                return Err(Error::Inval);
+                return Err(Error::INVAL);
             }
             (std::slice::from_raw_parts(desc.cast::<u8>(), size), mr)
         };

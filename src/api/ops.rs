@@ -3,7 +3,7 @@
 use super::conn::rpma_conn;
 use super::mr::{rpma_mr_local, rpma_mr_remote};
 use super::{CEnum, call, export, get};
-use crate::core::{Completion, Error, FlushType, LocalRange, RemoteRange, Result};
+use crate::core::{Completion, Conn, Error, FlushType, LocalRange, RemoteRange, Result};
 use std::ffi::{c_char, c_int, c_void};
 
 /// As flags of rpma_conn_wait(), which ignores them.
@@ -26,12 +26,14 @@ pub enum rpma_flush_type {
     RPMA_FLUSH_TYPE_VISIBILITY,
 }
 
-fn completion(flags: c_int) -> Result<Completion> {
+/// None for no flags.
+#[inline(always)]
+fn completion(flags: c_int) -> Option<Completion> {
     const ON_SUCCESS: c_int = RPMA_F_COMPLETION_ALWAYS & !RPMA_F_COMPLETION_ON_ERROR;
     match flags {
-        0 => Err(Error::Inval),
-        flags if flags & ON_SUCCESS != 0 => Ok(Completion::Always),
-        _ => Ok(Completion::OnError),
+        0 => None,
+        flags if flags & ON_SUCCESS != 0 => Some(Completion::Always),
+        _ => Some(Completion::OnError),
     }
 }
 
@@ -49,29 +51,69 @@ pub(super) unsafe fn local_range<'a>(
     match unsafe { mr.as_ref() } {
         Some(mr) => LocalRange::new(mr, offset, len).map(Some),
         None if offset == 0 && len == 0 => Ok(None),
-        None => Err(Error::Inval),
+        None => Err(Error::INVAL),
     }
 }
 
-/// The two ranges of a transfer: none only as NULL and 0 all over.
+// An operation on memory is told by one look at its arguments. What is left goes to a
+// function apart, of the same arguments: operations without memory, and faults.
+
+/// The connection and what else an operation without memory needs.
 ///
 /// # Safety
-/// Both are NULL or regions that outlive the result.
+/// `conn` is NULL or a connection that outlives the result.
+unsafe fn without_memory<'a>(
+    conn: *const rpma_conn,
+    regions: bool,
+    sizes: usize,
+    flags: c_int,
+) -> Result<(&'a Conn, Completion)> {
+    // SAFETY: vouched for.
+    match (unsafe { conn.as_ref() }, completion(flags)) {
+        (Some(conn), Some(completion)) if !regions && sizes == 0 => Ok((conn, completion)),
+        _ => Err(Error::INVAL),
+    }
+}
+
+/// All that a transfer between two regions needs; None if something is amiss.
+///
+/// # Safety
+/// The pointers are NULL or objects that outlive the result.
 #[inline(always)]
 unsafe fn transfer<'a>(
-    local: *const rpma_mr_local,
-    local_offset: usize,
-    remote: *const rpma_mr_remote,
-    remote_offset: usize,
+    conn: *const rpma_conn,
+    local: (*const rpma_mr_local, usize),
+    remote: (*const rpma_mr_remote, usize),
     len: usize,
-) -> Result<Option<(LocalRange<'a>, RemoteRange<'a>)>> {
+    flags: c_int,
+) -> Option<(&'a Conn, LocalRange<'a>, RemoteRange<'a>, Completion)> {
     // SAFETY: vouched for.
-    let (local, remote) = unsafe { (local_range(local, local_offset, len)?, remote.as_ref()) };
-    match (local, remote) {
-        (Some(local), Some(remote)) => Ok(Some((local, RemoteRange::new(remote, remote_offset)))),
-        (None, None) if remote_offset == 0 => Ok(None),
-        _ => Err(Error::Inval),
-    }
+    let (conn, local_mr, remote_mr) =
+        unsafe { (conn.as_ref()?, local.0.as_ref()?, remote.0.as_ref()?) };
+    let local = LocalRange::new(local_mr, local.1, len).ok()?;
+    let remote = RemoteRange::new(remote_mr, remote.1);
+    Some((conn, local, remote, completion(flags)?))
+}
+
+/// All that a message from a region needs; None if something is amiss.
+///
+/// # Safety
+/// The pointers are NULL or objects that outlive the result.
+#[inline(always)]
+unsafe fn message<'a>(
+    conn: *const rpma_conn,
+    src: *const rpma_mr_local,
+    offset: usize,
+    len: usize,
+    flags: c_int,
+) -> Option<(&'a Conn, LocalRange<'a>, Completion)> {
+    // SAFETY: vouched for.
+    let (conn, src) = unsafe { (conn.as_ref()?, src.as_ref()?) };
+    Some((
+        conn,
+        LocalRange::new(src, offset, len).ok()?,
+        completion(flags)?,
+    ))
 }
 
 /// Reads len bytes of the other side's memory, from src_offset on, into local memory,
@@ -98,14 +140,36 @@ pub unsafe extern "C" fn rpma_read(
     flags: c_int,
     op_context: *const c_void,
 ) -> c_int {
-    call(|| {
-        let completion = completion(flags)?;
-        // SAFETY: NULL or a connection; NULL or regions; the caller leaves the memory to
-        // the device.
-        unsafe {
-            let transfer = transfer(dst, dst_offset, src, src_offset, len)?;
-            get(conn)?.read(transfer, completion, op_context as u64)
+    // SAFETY: NULL or what they say; the caller leaves the memory to the device.
+    unsafe {
+        match transfer(conn, (dst, dst_offset), (src, src_offset), len, flags) {
+            Some((conn, dst, src, completion)) => {
+                call(|| conn.read(dst, src, completion, op_context as u64))
+            }
+            None => read_nothing(
+                conn, dst, dst_offset, src, src_offset, len, flags, op_context,
+            ),
         }
+    }
+}
+
+#[cold]
+unsafe extern "C" fn read_nothing(
+    conn: *mut rpma_conn,
+    dst: *mut rpma_mr_local,
+    dst_offset: usize,
+    src: *const rpma_mr_remote,
+    src_offset: usize,
+    len: usize,
+    flags: c_int,
+    op_context: *const c_void,
+) -> c_int {
+    let regions = !dst.is_null() || !src.is_null();
+    let sizes = dst_offset | src_offset | len;
+    call(|| {
+        // SAFETY: NULL or a connection.
+        let (conn, completion) = unsafe { without_memory(conn, regions, sizes, flags) }?;
+        conn.read_nothing(completion, op_context as u64)
     })
 }
 
@@ -134,14 +198,36 @@ pub unsafe extern "C" fn rpma_write(
     flags: c_int,
     op_context: *const c_void,
 ) -> c_int {
-    call(|| {
-        let completion = completion(flags)?;
-        // SAFETY: NULL or a connection; NULL or regions; the caller leaves the memory as
-        // it is.
-        unsafe {
-            let transfer = transfer(src, src_offset, dst, dst_offset, len)?;
-            get(conn)?.write(transfer, None, completion, op_context as u64)
+    // SAFETY: NULL or what they say; the caller leaves the memory as it is.
+    unsafe {
+        match transfer(conn, (src, src_offset), (dst, dst_offset), len, flags) {
+            Some((conn, src, dst, completion)) => {
+                call(|| conn.write(dst, src, None, completion, op_context as u64))
+            }
+            None => write_nothing(
+                conn, dst, dst_offset, src, src_offset, len, flags, op_context,
+            ),
         }
+    }
+}
+
+#[cold]
+unsafe extern "C" fn write_nothing(
+    conn: *mut rpma_conn,
+    dst: *mut rpma_mr_remote,
+    dst_offset: usize,
+    src: *const rpma_mr_local,
+    src_offset: usize,
+    len: usize,
+    flags: c_int,
+    op_context: *const c_void,
+) -> c_int {
+    let regions = !dst.is_null() || !src.is_null();
+    let sizes = dst_offset | src_offset | len;
+    call(|| {
+        // SAFETY: NULL or a connection.
+        let (conn, completion) = unsafe { without_memory(conn, regions, sizes, flags) }?;
+        conn.write_nothing(None, completion, op_context as u64)
     })
 }
 
@@ -162,14 +248,37 @@ pub unsafe extern "C" fn rpma_write_with_imm(
     imm: u32,
     op_context: *const c_void,
 ) -> c_int {
-    call(|| {
-        let completion = completion(flags)?;
-        // SAFETY: NULL or a connection; NULL or regions; the caller leaves the memory as
-        // it is.
-        unsafe {
-            let transfer = transfer(src, src_offset, dst, dst_offset, len)?;
-            get(conn)?.write(transfer, Some(imm), completion, op_context as u64)
+    // SAFETY: NULL or what they say; the caller leaves the memory as it is.
+    unsafe {
+        match transfer(conn, (src, src_offset), (dst, dst_offset), len, flags) {
+            Some((conn, src, dst, completion)) => {
+                call(|| conn.write(dst, src, Some(imm), completion, op_context as u64))
+            }
+            None => write_with_imm_nothing(
+                conn, dst, dst_offset, src, src_offset, len, flags, imm, op_context,
+            ),
         }
+    }
+}
+
+#[cold]
+unsafe extern "C" fn write_with_imm_nothing(
+    conn: *mut rpma_conn,
+    dst: *mut rpma_mr_remote,
+    dst_offset: usize,
+    src: *const rpma_mr_local,
+    src_offset: usize,
+    len: usize,
+    flags: c_int,
+    imm: u32,
+    op_context: *const c_void,
+) -> c_int {
+    let regions = !dst.is_null() || !src.is_null();
+    let sizes = dst_offset | src_offset | len;
+    call(|| {
+        // SAFETY: NULL or a connection.
+        let (conn, completion) = unsafe { without_memory(conn, regions, sizes, flags) }?;
+        conn.write_nothing(Some(imm), completion, op_context as u64)
     })
 }
 
@@ -197,11 +306,11 @@ pub unsafe extern "C" fn rpma_atomic_write(
     op_context: *const c_void,
 ) -> c_int {
     call(|| {
-        let completion = completion(flags)?;
+        let completion = completion(flags).ok_or(Error::INVAL)?;
         // SAFETY: NULL or a connection; NULL or a region; NULL or 8 bytes.
         let (conn, dst, src) = unsafe { (get(conn)?, get(dst)?, get(src.cast::<[u8; 8]>())?) };
         if !dst_offset.is_multiple_of(RPMA_ATOMIC_WRITE_ALIGNMENT as usize) {
-            return Err(Error::Inval);
+            return Err(Error::INVAL);
         }
         let dst = RemoteRange::new(dst, dst_offset);
         conn.atomic_write(dst, src, completion, op_context as u64)
@@ -238,13 +347,13 @@ pub unsafe extern "C" fn rpma_flush(
     const PERSISTENT: c_int = rpma_flush_type::RPMA_FLUSH_TYPE_PERSISTENT as c_int;
     const VISIBILITY: c_int = rpma_flush_type::RPMA_FLUSH_TYPE_VISIBILITY as c_int;
     call(|| {
-        let completion = completion(flags)?;
+        let completion = completion(flags).ok_or(Error::INVAL)?;
         // SAFETY: NULL or a connection; NULL or a region.
         let (conn, dst) = unsafe { (get(conn)?, get(dst)?) };
         let flush_type = match r#type.0 {
             PERSISTENT => FlushType::Persistent,
             VISIBILITY => FlushType::Visibility,
-            _ => return Err(Error::Inval),
+            _ => return Err(Error::INVAL),
         };
         let dst = RemoteRange::new(dst, dst_offset);
         conn.flush(dst, len, flush_type, completion, op_context as u64)
@@ -271,14 +380,31 @@ pub unsafe extern "C" fn rpma_send(
     flags: c_int,
     op_context: *const c_void,
 ) -> c_int {
-    call(|| {
-        let completion = completion(flags)?;
-        // SAFETY: NULL or a connection; NULL or a region; the caller leaves the memory as
-        // it is.
-        unsafe {
-            let src = local_range(src, offset, len)?;
-            get(conn)?.send(src, None, completion, op_context as u64)
+    // SAFETY: NULL or what they say; the caller leaves the memory as it is.
+    unsafe {
+        match message(conn, src, offset, len, flags) {
+            Some((conn, src, completion)) => {
+                call(|| conn.send(src, None, completion, op_context as u64))
+            }
+            None => send_nothing(conn, src, offset, len, flags, op_context),
         }
+    }
+}
+
+#[cold]
+unsafe extern "C" fn send_nothing(
+    conn: *mut rpma_conn,
+    src: *const rpma_mr_local,
+    offset: usize,
+    len: usize,
+    flags: c_int,
+    op_context: *const c_void,
+) -> c_int {
+    call(|| {
+        let region = !src.is_null();
+        // SAFETY: NULL or a connection.
+        let (conn, completion) = unsafe { without_memory(conn, region, offset | len, flags) }?;
+        conn.send_nothing(None, completion, op_context as u64)
     })
 }
 
@@ -297,14 +423,32 @@ pub unsafe extern "C" fn rpma_send_with_imm(
     imm: u32,
     op_context: *const c_void,
 ) -> c_int {
-    call(|| {
-        let completion = completion(flags)?;
-        // SAFETY: NULL or a connection; NULL or a region; the caller leaves the memory as
-        // it is.
-        unsafe {
-            let src = local_range(src, offset, len)?;
-            get(conn)?.send(src, Some(imm), completion, op_context as u64)
+    // SAFETY: NULL or what they say; the caller leaves the memory as it is.
+    unsafe {
+        match message(conn, src, offset, len, flags) {
+            Some((conn, src, completion)) => {
+                call(|| conn.send(src, Some(imm), completion, op_context as u64))
+            }
+            None => send_with_imm_nothing(conn, src, offset, len, flags, imm, op_context),
         }
+    }
+}
+
+#[cold]
+unsafe extern "C" fn send_with_imm_nothing(
+    conn: *mut rpma_conn,
+    src: *const rpma_mr_local,
+    offset: usize,
+    len: usize,
+    flags: c_int,
+    imm: u32,
+    op_context: *const c_void,
+) -> c_int {
+    call(|| {
+        let region = !src.is_null();
+        // SAFETY: NULL or a connection.
+        let (conn, completion) = unsafe { without_memory(conn, region, offset | len, flags) }?;
+        conn.send_nothing(Some(imm), completion, op_context as u64)
     })
 }
 
@@ -327,9 +471,25 @@ pub unsafe extern "C" fn rpma_recv(
     len: usize,
     op_context: *const c_void,
 ) -> c_int {
+    // SAFETY: NULL or what they say; the caller leaves the memory to the device.
+    unsafe {
+        match message(conn, dst, offset, len, RPMA_F_COMPLETION_ALWAYS) {
+            Some((conn, dst, _)) => call(|| conn.recv(Some(dst), op_context as u64)),
+            None => recv_nothing(conn, dst, offset, len, op_context),
+        }
+    }
+}
+
+#[cold]
+unsafe extern "C" fn recv_nothing(
+    conn: *mut rpma_conn,
+    dst: *mut rpma_mr_local,
+    offset: usize,
+    len: usize,
+    op_context: *const c_void,
+) -> c_int {
     call(|| {
-        // SAFETY: NULL or a connection; NULL or a region; the caller leaves the memory to
-        // the device.
+        // SAFETY: NULL or what they say; no memory is given away.
         unsafe { get(conn)?.recv(local_range(dst, offset, len)?, op_context as u64) }
     })
 }

@@ -27,7 +27,7 @@ pub unsafe extern "C" fn rpma_peer_new(
     call(|| {
         // SAFETY: NULL or an open device; NULL or valid to write to.
         let (context, peer) = unsafe {
-            let context = Context::from_raw(ibv_ctx).ok_or(Error::Inval)?;
+            let context = Context::from_raw(ibv_ctx).ok_or(Error::INVAL)?;
             (context, out(peer_ptr)?)
         };
         give(Peer::new(context)?, peer)

@@ -131,7 +131,7 @@ pub unsafe extern "C" fn rpma_peer_cfg_from_descriptor(
         let (desc, cfg) = unsafe {
             let cfg = out(pcfg_ptr)?;
             if desc.is_null() {
-                return Err(Error::Inval);
+                return Err(Error::INVAL);
             }
             (std::slice::from_raw_parts(desc.cast::<u8>(), size), cfg)
         };

@@ -6,7 +6,7 @@ use super::ops::local_range;
 use super::peer::rpma_peer;
 use super::srq_cfg::rpma_srq_cfg;
 use super::{call, delete, export, get, give, out};
-use crate::core::{Srq, SrqCfg};
+use crate::core::{LocalRange, Srq, SrqCfg};
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
@@ -72,9 +72,28 @@ pub unsafe extern "C" fn rpma_srq_recv(
     len: usize,
     op_context: *const c_void,
 ) -> c_int {
+    // SAFETY: NULL or what they say; the caller leaves the memory to the device.
+    unsafe {
+        match (
+            srq.as_ref(),
+            dst.as_ref().map(|dst| LocalRange::new(dst, offset, len)),
+        ) {
+            (Some(srq), Some(Ok(dst))) => call(|| srq.recv(Some(dst), op_context as u64)),
+            _ => recv_nothing(srq, dst, offset, len, op_context),
+        }
+    }
+}
+
+#[cold]
+unsafe extern "C" fn recv_nothing(
+    srq: *mut rpma_srq,
+    dst: *mut rpma_mr_local,
+    offset: usize,
+    len: usize,
+    op_context: *const c_void,
+) -> c_int {
     call(|| {
-        // SAFETY: NULL or a shared RQ; NULL or a region; the caller leaves the memory
-        // to the device.
+        // SAFETY: NULL or what they say; no memory is given away.
         unsafe { get(srq)?.recv(local_range(dst, offset, len)?, op_context as u64) }
     })
 }

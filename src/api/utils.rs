@@ -42,7 +42,7 @@ pub unsafe extern "C" fn rpma_utils_get_ibv_context(
         let side = match r#type.0 {
             LOCAL => Side::Local,
             REMOTE => Side::Remote,
-            _ => return Err(Error::Inval),
+            _ => return Err(Error::INVAL),
         };
         found.write(find_device(addr, side)?.as_ptr());
         Ok(())
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn rpma_utils_ibv_context_is_odp_capable(
     call(|| {
         // SAFETY: NULL or an open device; NULL or valid to write to.
         let (context, capable) = unsafe {
-            let context = Context::from_raw(ibv_ctx).ok_or(Error::Inval)?;
+            let context = Context::from_raw(ibv_ctx).ok_or(Error::INVAL)?;
             (context, out(is_odp_capable)?)
         };
         capable.write(c_int::from(self::is_odp_capable(context)?));

@@ -4,7 +4,7 @@ use super::error::failed;
 use super::flush::{Flush, RAW_LEN};
 use super::{Cq, Error, LocalRange, Peer, PeerCfg, PrivateData, RemoteRange, Result, Usage};
 use crate::verbs::{
-    CmId, EventChannel, EventKind, FlushKind, RecvWr, Remote, SendFlags, SendOp, Sge,
+    CmId, Errno, EventChannel, EventKind, FlushKind, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge,
 };
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -39,7 +39,7 @@ pub enum Completion {
 }
 
 impl Completion {
-    #[inline]
+    #[inline(always)]
     fn flags(self) -> SendFlags {
         match self {
             Completion::OnError => SendFlags::empty(),
@@ -145,7 +145,7 @@ impl Conn {
             EventKind::Unreachable => Event::Unreachable,
             EventKind::ConnectRequest | EventKind::Other => {
                 log!(Warning, "unexpected event received: {name}");
-                return Err(Error::Unknown);
+                return Err(Error::UNKNOWN);
             }
         };
         log!(Notice, "{}", event.text());
@@ -176,7 +176,7 @@ impl Conn {
     /// The descriptor of the channel that both queues share.
     pub fn compl_fd(&self) -> Result<c_int> {
         let channel = self.link.channel.as_ref();
-        channel.map(|c| c.fd()).ok_or(Error::NotSharedChannel)
+        channel.map(|c| c.fd()).ok_or(Error::NOT_SHARED_CHNL)
     }
 
     /// Waits for the next event of the shared channel and acknowledges it; which
@@ -184,14 +184,14 @@ impl Conn {
     /// the queue for another.
     pub fn wait(&self) -> Result<(&Cq, bool)> {
         let channel = self.link.channel.as_ref();
-        let channel = channel.ok_or(Error::NotSharedChannel)?;
-        let event = channel.next_event().map_err(|_| Error::NoCompletion)?;
+        let channel = channel.ok_or(Error::NOT_SHARED_CHNL)?;
+        let event = channel.next_event().map_err(|_| Error::NO_COMPLETION)?;
         let (cq, is_rcq) = match self.rcq() {
             _ if self.cq().verbs().raised(&event) => (self.cq(), false),
             Some(rcq) if rcq.verbs().raised(&event) => (rcq, true),
             _ => {
                 log!(Error, "ibv_get_cq_event() returned an unknown CQ");
-                return Err(Error::Unknown);
+                return Err(Error::UNKNOWN);
             }
         };
         cq.verbs().ack_event();
@@ -200,66 +200,84 @@ impl Conn {
 
     /// # Safety
     /// The local memory may be written until the read has completed.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn read(
         &self,
-        transfer: Option<(LocalRange, RemoteRange)>,
+        dst: LocalRange,
+        src: RemoteRange,
         completion: Completion,
         wr_id: u64,
     ) -> Result<()> {
-        let (sge, remote) = split(transfer);
+        let op = SendOp::Read(src.remote());
         // SAFETY: passed on to the caller.
-        unsafe { self.post(completion.flags(), SendOp::Read(remote), sge, wr_id) }
+        unsafe { self.post(completion.flags(), op, Some(dst.sge()), wr_id) }
+    }
+
+    /// Reads 0 bytes.
+    pub fn read_nothing(&self, completion: Completion, wr_id: u64) -> Result<()> {
+        self.post_nothing(SendOp::Read(NOWHERE), completion, wr_id)
     }
 
     /// # Safety
     /// The local memory stays as it is until the write has completed.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn write(
         &self,
-        transfer: Option<(LocalRange, RemoteRange)>,
+        dst: RemoteRange,
+        src: LocalRange,
         imm: Option<u32>,
         completion: Completion,
         wr_id: u64,
     ) -> Result<()> {
-        let (sge, remote) = split(transfer);
-        let op = match imm {
-            None => SendOp::Write(remote),
-            Some(imm) => SendOp::WriteImm(remote, imm),
-        };
+        let op = write_op(dst.remote(), imm);
         // SAFETY: passed on to the caller.
-        unsafe { self.post(completion.flags(), op, sge, wr_id) }
+        unsafe { self.post(completion.flags(), op, Some(src.sge()), wr_id) }
+    }
+
+    /// Writes 0 bytes.
+    pub fn write_nothing(
+        &self,
+        imm: Option<u32>,
+        completion: Completion,
+        wr_id: u64,
+    ) -> Result<()> {
+        self.post_nothing(write_op(NOWHERE, imm), completion, wr_id)
     }
 
     /// # Safety
     /// The local memory stays as it is until the send has completed.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn send(
         &self,
-        src: Option<LocalRange>,
+        src: LocalRange,
         imm: Option<u32>,
         completion: Completion,
         wr_id: u64,
     ) -> Result<()> {
-        let sge = src.map(|src| src.sge());
         let op = imm.map_or(SendOp::Send, SendOp::SendImm);
         // SAFETY: passed on to the caller.
-        unsafe { self.post(completion.flags(), op, sge, wr_id) }
+        unsafe { self.post(completion.flags(), op, Some(src.sge()), wr_id) }
+    }
+
+    /// Sends a message of 0 bytes.
+    pub fn send_nothing(&self, imm: Option<u32>, completion: Completion, wr_id: u64) -> Result<()> {
+        let op = imm.map_or(SendOp::Send, SendOp::SendImm);
+        self.post_nothing(op, completion, wr_id)
     }
 
     /// # Safety
     /// The memory may be written until the receive has completed.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn recv(&self, dst: Option<LocalRange>, wr_id: u64) -> Result<()> {
         let sge = dst.map(|dst| dst.sge());
         // SAFETY: passed on to the caller.
-        unsafe { self.link.qp.post_recv(RecvWr { wr_id, sge }) }
-            .map_err(failed!("ibv_post_recv(wr_id={wr_id:#x})"))
+        let posted = unsafe { self.link.qp.post_recv(&mut RecvWr::new(wr_id, sge)) };
+        posted.map_err(recv_failed)
     }
 
     /// Writes 8 bytes at once, natively or by a write that waits for the reads
     /// before it.
-    #[inline]
+    #[inline(always)]
     pub fn atomic_write(
         &self,
         dst: RemoteRange,
@@ -268,10 +286,8 @@ impl Conn {
         wr_id: u64,
     ) -> Result<()> {
         let (flags, remote) = (completion.flags(), dst.remote());
-        if let Some(native) = self.link.qp.atomic_write() {
-            return native
-                .post(wr_id, flags, remote, src)
-                .map_err(failed!("ibv_wr_complete()"));
+        if self.link.qp.can_atomic_write() {
+            return self.atomic_write_native(remote, src, flags, wr_id);
         }
         let flags = flags | SendFlags::INLINE | SendFlags::FENCE;
         let sge = Sge {
@@ -283,7 +299,20 @@ impl Conn {
         unsafe { self.post(flags, SendOp::Write(remote), Some(sge), wr_id) }
     }
 
-    #[inline]
+    #[inline(never)]
+    fn atomic_write_native(
+        &self,
+        remote: Remote,
+        src: &[u8; 8],
+        flags: SendFlags,
+        wr_id: u64,
+    ) -> Result<()> {
+        let posted = self.link.qp.post_atomic_write(wr_id, flags, remote, src);
+        let posted = posted.ok_or(Error::NOSUPP)?;
+        posted.map_err(complete_failed)
+    }
+
+    #[inline(always)]
     pub fn flush(
         &self,
         dst: RemoteRange,
@@ -293,60 +322,46 @@ impl Conn {
         wr_id: u64,
     ) -> Result<()> {
         let usage = dst.mr.usage();
-        match flush_type {
-            FlushType::Persistent if !self.direct_write_to_pmem.load(Relaxed) => {
-                log!(
-                    Error,
-                    "the connection does not support a flush to persistence: check whether the \
-                     remote node supports direct write to persistent memory"
-                );
-                return Err(Error::NoSupp);
-            }
-            FlushType::Persistent if !usage.contains(Usage::FLUSH_TYPE_PERSISTENT) => {
-                log!(
-                    Error,
-                    "the remote memory does not support a flush to persistence"
-                );
-                return Err(Error::NoSupp);
-            }
-            FlushType::Visibility if !usage.contains(Usage::FLUSH_TYPE_VISIBILITY) => {
-                log!(
-                    Error,
-                    "the remote memory does not support a flush to global visibility"
-                );
-                return Err(Error::NoSupp);
-            }
-            _ => {}
+        let (needed, kind) = match flush_type {
+            FlushType::Persistent => (Usage::FLUSH_TYPE_PERSISTENT, FlushKind::Persistent),
+            FlushType::Visibility => (Usage::FLUSH_TYPE_VISIBILITY, FlushKind::Global),
+        };
+        let told = flush_type == FlushType::Visibility || self.direct_write_to_pmem.load(Relaxed);
+        if !told || !usage.contains(needed) {
+            return Err(flush_refused(told, flush_type));
         }
-        let (flags, remote) = (completion.flags(), dst.remote());
-        match (&self.flush, self.link.qp.flush()) {
-            (Flush::Raw(buffer), _) => {
-                // A read of 8 bytes must not leave the region; behind its end it
-                // stays one for the device to refuse.
-                let len = match dst.rest() {
-                    0 => RAW_LEN,
-                    rest => RAW_LEN.min(usize::try_from(rest).unwrap_or(RAW_LEN)),
-                };
-                let sge = Some(buffer.range(len)?.sge());
-                // SAFETY: the buffer is for nothing but this.
-                unsafe { self.post(flags, SendOp::Read(remote), sge, wr_id) }
-            }
-            (Flush::Native, Some(native)) => {
-                let kind = match flush_type {
-                    FlushType::Persistent => FlushKind::Persistent,
-                    FlushType::Visibility => FlushKind::Global,
-                };
-                native
-                    .post(wr_id, flags, remote, len, kind)
-                    .map_err(failed!("ibv_wr_complete()"))
-            }
-            (Flush::Native, None) => Err(Error::NoSupp),
-        }
+        let flags = completion.flags();
+        let Flush::Raw(buffer) = &self.flush else {
+            return self.flush_native(dst.remote(), len, kind, flags, wr_id);
+        };
+        // A read of 8 bytes must not leave the region; behind its end it stays one for
+        // the device to refuse.
+        let len = match dst.rest() {
+            1..RAW_LEN => dst.rest(),
+            _ => RAW_LEN,
+        };
+        let sge = Some(buffer.sge(len));
+        // SAFETY: the buffer is for nothing but this.
+        unsafe { self.post(flags, SendOp::Read(dst.remote()), sge, wr_id) }
+    }
+
+    #[inline(never)]
+    fn flush_native(
+        &self,
+        remote: Remote,
+        len: usize,
+        kind: FlushKind,
+        flags: SendFlags,
+        wr_id: u64,
+    ) -> Result<()> {
+        let posted = self.link.qp.post_flush(wr_id, flags, remote, len, kind);
+        let posted = posted.ok_or(Error::NOSUPP)?;
+        posted.map_err(complete_failed)
     }
 
     /// # Safety
     /// As [`crate::verbs::Qp::post_send`].
-    #[inline]
+    #[inline(always)]
     unsafe fn post(
         &self,
         flags: SendFlags,
@@ -354,46 +369,70 @@ impl Conn {
         sge: Option<Sge>,
         wr_id: u64,
     ) -> Result<()> {
+        let mut wr = SendWr::new(wr_id, flags, op, sge);
         // SAFETY: passed on to the caller.
-        unsafe { self.link.qp.post_send(wr_id, flags, op, sge) }.map_err(|errno| {
-            let (name, remote) = match op {
-                SendOp::Write(remote) => ("IBV_WR_RDMA_WRITE", Some(remote)),
-                SendOp::WriteImm(remote, _) => ("IBV_WR_RDMA_WRITE_WITH_IMM", Some(remote)),
-                SendOp::Read(remote) => ("IBV_WR_RDMA_READ", Some(remote)),
-                SendOp::Send => ("IBV_WR_SEND", None),
-                SendOp::SendImm(_) => ("IBV_WR_SEND_WITH_IMM", None),
-            };
-            let local = sge.unwrap_or(NO_SGE);
-            let remote = remote.unwrap_or(NOWHERE);
-            log!(
-                Error,
-                "ibv_post_send(opcode={name}, addr={:#x}, length={}, lkey={:#x}, \
-                 remote_addr={:#x}, rkey={:#x}, send_flags={:#x}, wr_id={wr_id:#x}) failed: {errno}",
-                local.addr,
-                local.length,
-                local.lkey,
-                remote.addr,
-                remote.rkey,
-                flags.bits()
-            );
-            Error::Provider
-        })
+        let posted = unsafe { self.link.qp.post_send(&mut wr) };
+        posted.map_err(|errno| send_failed(&wr, errno))
+    }
+
+    fn post_nothing(&self, op: SendOp, completion: Completion, wr_id: u64) -> Result<()> {
+        // SAFETY: no memory is given away.
+        unsafe { self.post(completion.flags(), op, None, wr_id) }
     }
 }
 
-const NO_SGE: Sge = Sge {
-    addr: 0,
-    length: 0,
-    lkey: 0,
-};
+#[inline(always)]
+fn write_op(remote: Remote, imm: Option<u32>) -> SendOp {
+    match imm {
+        None => SendOp::Write(remote),
+        Some(imm) => SendOp::WriteImm(remote, imm),
+    }
+}
+
+// Out of line, so that an operation that works does not carry them along.
+
+#[cold]
+#[inline(never)]
+fn send_failed(wr: &SendWr, errno: Errno) -> Error {
+    failed!("ibv_post_send({wr})")(errno)
+}
+
+#[cold]
+#[inline(never)]
+fn recv_failed(errno: Errno) -> Error {
+    failed!("ibv_post_recv()")(errno)
+}
+
+#[cold]
+#[inline(never)]
+fn complete_failed(errno: Errno) -> Error {
+    failed!("ibv_wr_complete()")(errno)
+}
+
+#[cold]
+#[inline(never)]
+fn flush_refused(told: bool, flush_type: FlushType) -> Error {
+    match (told, flush_type) {
+        (false, _) => log!(
+            Error,
+            "the connection does not support a flush to persistence: check whether the remote node \
+             supports direct write to persistent memory"
+        ),
+        (true, FlushType::Persistent) => {
+            log!(
+                Error,
+                "the remote memory does not support a flush to persistence"
+            );
+        }
+        (true, FlushType::Visibility) => {
+            log!(
+                Error,
+                "the remote memory does not support a flush to global visibility"
+            );
+        }
+    }
+    Error::NOSUPP
+}
 
 /// The remote side of an operation that moves nothing.
 const NOWHERE: Remote = Remote { addr: 0, rkey: 0 };
-
-#[inline]
-fn split(transfer: Option<(LocalRange, RemoteRange)>) -> (Option<Sge>, Remote) {
-    match transfer {
-        Some((local, remote)) => (Some(local.sge()), remote.remote()),
-        None => (None, NOWHERE),
-    }
-}

@@ -67,7 +67,7 @@ impl Equipment {
                 Error,
                 "a completion channel cannot be shared with a shared RQ that has its own CQ"
             );
-            return Err(Error::Inval);
+            return Err(Error::INVAL);
         }
 
         let context = device_of(id, addr)?;
@@ -170,7 +170,8 @@ impl ConnReq {
     pub unsafe fn recv(&self, dst: LocalRange, wr_id: u64) -> Result<()> {
         let sge = Some(dst.sge());
         // SAFETY: passed on to the caller.
-        unsafe { self.link.qp.post_recv(RecvWr { wr_id, sge }) }.map_err(failed!("ibv_post_recv()"))
+        unsafe { self.link.qp.post_recv(&mut RecvWr::new(wr_id, sge)) }
+            .map_err(failed!("ibv_post_recv()"))
     }
 
     /// Accepts an incoming request, or sends an outgoing one.

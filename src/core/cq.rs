@@ -20,7 +20,7 @@ impl Cq {
         };
         let cq = {
             // One of the two is there.
-            let channel = shared.or(own.as_ref()).ok_or(Error::Unknown)?;
+            let channel = shared.or(own.as_ref()).ok_or(Error::UNKNOWN)?;
             verbs::Cq::create(context, size, channel).map_err(failed!("ibv_create_cq()"))?
         };
         let cq = Cq { cq, channel: own };
@@ -42,14 +42,14 @@ impl Cq {
     }
 
     pub fn fd(&self) -> Result<c_int> {
-        let channel = self.channel.as_ref().ok_or(Error::SharedChannel)?;
+        let channel = self.channel.as_ref().ok_or(Error::SHARED_CHANNEL)?;
         Ok(channel.fd())
     }
 
     /// Waits for the next event of the queue and asks for another.
     pub fn wait(&self) -> Result<()> {
-        let channel = self.channel.as_ref().ok_or(Error::SharedChannel)?;
-        channel.next_event().map_err(|_| Error::NoCompletion)?;
+        let channel = self.channel.as_ref().ok_or(Error::SHARED_CHANNEL)?;
+        channel.next_event().map_err(|_| Error::NO_COMPLETION)?;
         self.cq.ack_event();
         self.req_notify()
     }
@@ -58,29 +58,36 @@ impl Cq {
         self.cq.req_notify().map_err(failed!("ibv_req_notify_cq()"))
     }
 
-    /// Takes up to `entries` completions; how many there were.
+    /// Takes up to `entries` completions, at least 1; how many there were.
     ///
     /// # Safety
     /// `wc` has room for `entries` completions.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn poll(&self, entries: c_int, wc: *mut ibv_wc) -> Result<c_int> {
         // SAFETY: passed on to the caller.
         let got = unsafe { self.cq.poll(entries, wc) };
-        if got == 0 {
-            log!(Debug, "no completion in the CQ");
-            Err(Error::NoCompletion)
-        } else if got < 0 {
-            log!(Error, "ibv_poll_cq() failed (no details available)");
-            Err(Error::Provider)
-        } else if got > entries {
-            log!(
-                Error,
-                "ibv_poll_cq() returned {got} where at most {entries} was expected"
-            );
-            Err(Error::Unknown)
-        } else {
-            Ok(got)
+        if got < 1 || got > entries {
+            return Err(poll_failed(got, entries));
         }
+        Ok(got)
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn poll_failed(got: c_int, entries: c_int) -> Error {
+    if got == 0 {
+        log!(Debug, "no completion in the CQ");
+        Error::NO_COMPLETION
+    } else if got < 0 {
+        log!(Error, "ibv_poll_cq() failed (no details available)");
+        Error::PROVIDER
+    } else {
+        log!(
+            Error,
+            "ibv_poll_cq() returned {got} where at most {entries} was expected"
+        );
+        Error::UNKNOWN
     }
 }
 

@@ -45,7 +45,7 @@ pub fn lookup(addr: &CStr, port: Option<&CStr>, resolve: Resolve) -> Result<Addr
             Shown(addr),
             Shown(port.unwrap_or(c"NULL"))
         );
-        Error::Provider
+        Error::PROVIDER
     })
 }
 
@@ -53,7 +53,7 @@ pub fn lookup(addr: &CStr, port: Option<&CStr>, resolve: Resolve) -> Result<Addr
 pub fn device_of(id: &CmId, addr: impl fmt::Display) -> Result<Context> {
     id.context().ok_or_else(|| {
         log!(Error, "no RDMA device serves the address {addr}");
-        Error::Provider
+        Error::PROVIDER
     })
 }
 

@@ -46,7 +46,7 @@ impl Ep {
         let event = next_event(&self.events)?;
         if event.kind() != EventKind::ConnectRequest {
             log!(Error, "unexpected event received: {}", event.name());
-            return Err(Error::Inval);
+            return Err(Error::INVAL);
         }
         // SAFETY: a connection request, asked once.
         let (unanswered, id) = unsafe { event.take_id() };
@@ -79,7 +79,7 @@ pub fn create_event_channel() -> Result<EventChannel> {
 /// non-blocking descriptor has nothing (EAGAIN).
 pub fn next_event(events: &EventChannel) -> Result<CmEvent> {
     events.next_event().map_err(|errno| match errno {
-        Errno(libc::ENODATA | libc::EAGAIN) => Error::NoEvent,
+        Errno(libc::ENODATA | libc::EAGAIN) => Error::NO_EVENT,
         errno => failed!("rdma_get_cm_event()")(errno),
     })
 }

@@ -1,19 +1,36 @@
 use crate::verbs::Errno;
 use std::alloc::{Layout, alloc};
+use std::ffi::c_int;
 use std::fmt::Display;
+use std::num::NonZero;
 
-/// Why an operation failed; the C layer gives each its code.
+/// Why an operation failed: a code of the C interface.
+///
+/// None of them is 0, so that a `Result<()>` is the number that C gets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Error {
-    Unknown,
-    NoSupp,
-    Provider,
-    NoMem,
-    Inval,
-    NoCompletion,
-    NoEvent,
-    SharedChannel,
-    NotSharedChannel,
+pub struct Error(NonZero<c_int>);
+
+impl Error {
+    pub const UNKNOWN: Self = Self::of(-100000);
+    pub const NOSUPP: Self = Self::of(-100001);
+    pub const PROVIDER: Self = Self::of(-100002);
+    pub const NOMEM: Self = Self::of(-100003);
+    pub const INVAL: Self = Self::of(-100004);
+    pub const NO_COMPLETION: Self = Self::of(-100005);
+    pub const NO_EVENT: Self = Self::of(-100006);
+    pub const SHARED_CHANNEL: Self = Self::of(-100008);
+    pub const NOT_SHARED_CHNL: Self = Self::of(-100009);
+
+    const fn of(code: c_int) -> Self {
+        match NonZero::new(code) {
+            Some(code) => Error(code),
+            None => unreachable!(),
+        }
+    }
+
+    pub const fn code(self) -> c_int {
+        self.0.get()
+    }
 }
 
 pub type Result<T> = std::result::Result<T, Error>;
@@ -23,7 +40,7 @@ macro_rules! failed {
     ($($call:tt)+) => {
         |cause| {
             log!(Error, "{} failed: {cause}", format_args!($($call)+));
-            $crate::core::Error::Provider
+            $crate::core::Error::PROVIDER
         }
     };
 }
@@ -38,7 +55,7 @@ pub fn try_box<T>(value: T) -> Result<Box<T>> {
     unsafe {
         let raw = alloc(layout).cast::<T>();
         if raw.is_null() {
-            return Err(Error::NoMem);
+            return Err(Error::NOMEM);
         }
         raw.write(value);
         Ok(Box::from_raw(raw))

@@ -1,11 +1,11 @@
 use super::error::Steps;
 use super::{Error, LocalRange, MrLocal, Peer, Result, Usage};
-use crate::verbs::Qp;
+use crate::verbs::{Qp, Sge};
 use std::ffi::c_void;
 use std::ptr;
 
 /// What a flush without the native operation reads: this many bytes.
-pub const RAW_LEN: usize = 8;
+pub const RAW_LEN: u64 = 8;
 
 /// How a connection flushes.
 pub enum Flush {
@@ -18,9 +18,9 @@ pub enum Flush {
 impl Flush {
     pub fn new(qp: &mut Qp, peer: &Peer) -> Result<Self> {
         qp.extend();
-        match qp.flush() {
-            Some(_) => Ok(Flush::Native),
-            None => Buffer::new(peer).map(Flush::Raw),
+        match qp.can_flush() {
+            true => Ok(Flush::Native),
+            false => Buffer::new(peer).map(Flush::Raw),
         }
     }
 
@@ -42,7 +42,7 @@ impl Buffer {
     fn new(peer: &Peer) -> Result<Self> {
         let page = Page::map()?;
         // SAFETY: the page is unmapped after the region is gone.
-        let mr = unsafe { MrLocal::register(peer, page.addr, RAW_LEN, Usage::READ_DST) }?;
+        let mr = unsafe { MrLocal::register(peer, page.addr, RAW_LEN as usize, Usage::READ_DST) }?;
         Ok(Buffer { mr, page })
     }
 
@@ -53,8 +53,10 @@ impl Buffer {
         steps.done()
     }
 
-    pub fn range(&self, len: usize) -> Result<LocalRange<'_>> {
-        LocalRange::new(&self.mr, 0, len)
+    /// Its first bytes.
+    #[inline(always)]
+    pub fn sge(&self, len: u64) -> Sge {
+        LocalRange::first(&self.mr, len.min(RAW_LEN) as u32).sge()
     }
 }
 
@@ -69,7 +71,7 @@ impl Page {
         let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         let Ok(size) = usize::try_from(size) else {
             log!(Error, "sysconf(_SC_PAGESIZE) failed");
-            return Err(Error::Provider);
+            return Err(Error::PROVIDER);
         };
         let (protection, flags) = (
             libc::PROT_READ | libc::PROT_WRITE,
@@ -78,7 +80,7 @@ impl Page {
         // SAFETY: maps new memory where there is room.
         let addr = unsafe { libc::mmap(ptr::null_mut(), size, protection, flags, -1, 0) };
         if addr == libc::MAP_FAILED {
-            return Err(Error::NoMem);
+            return Err(Error::NOMEM);
         }
         Ok(Page { addr, size })
     }
@@ -88,7 +90,7 @@ impl Page {
         // SAFETY: mapped by `map`, with this size, and not used again.
         match unsafe { libc::munmap(this.addr, this.size) } {
             0 => Ok(()),
-            _ => Err(Error::Inval),
+            _ => Err(Error::INVAL),
         }
     }
 }

@@ -51,6 +51,8 @@ impl Usage {
 /// Memory of this process, registered for use by its device.
 pub struct MrLocal {
     mr: Mr,
+    /// That of `mr`, at hand for every operation.
+    lkey: u32,
     ptr: *mut c_void,
     size: usize,
     usage: Usage,
@@ -72,6 +74,7 @@ impl MrLocal {
         // SAFETY: passed on to the caller.
         let mr = unsafe { register(peer, ptr, size, usage.access(peer)) }?;
         Ok(MrLocal {
+            lkey: mr.lkey(),
             mr,
             ptr,
             size,
@@ -107,9 +110,9 @@ impl MrLocal {
         self.mr.advise(advice, flags, range).map_err(|errno| {
             log!(Error, "ibv_advise_mr() failed: {errno}");
             match errno.0 {
-                libc::EOPNOTSUPP => Error::NoSupp,
-                libc::EFAULT | libc::EINVAL => Error::Inval,
-                _ => Error::Provider,
+                libc::EOPNOTSUPP => Error::NOSUPP,
+                libc::EFAULT | libc::EINVAL => Error::INVAL,
+                _ => Error::PROVIDER,
             }
         })
     }
@@ -150,7 +153,7 @@ unsafe fn register(peer: &Peer, ptr: *mut c_void, size: usize, access: Access) -
          paging failed: {first}",
         access.bits()
     );
-    Err(Error::Provider)
+    Err(Error::PROVIDER)
 }
 
 /// Memory of the other side, as its descriptor tells.
@@ -170,7 +173,7 @@ impl MrRemote {
                 descriptor.len(),
                 MrLocal::DESCRIPTOR_SIZE
             );
-            return Err(Error::Inval);
+            return Err(Error::INVAL);
         };
         let u64_at = |at| {
             fields[at..]
@@ -184,7 +187,7 @@ impl MrRemote {
         let usage = Usage::from_bits_retain(fields[20]);
         if usage.is_empty() {
             log!(Error, "the descriptor says of no use of the memory");
-            return Err(Error::Inval);
+            return Err(Error::INVAL);
         }
         log!(
             Debug,
@@ -217,18 +220,23 @@ pub struct LocalRange<'a> {
 
 impl<'a> LocalRange<'a> {
     /// Refuses a length that a work request can't express.
-    #[inline]
+    #[inline(always)]
     pub fn new(mr: &'a MrLocal, offset: usize, len: usize) -> Result<Self> {
-        let len = u32::try_from(len).map_err(|_| Error::Inval)?;
+        let len = u32::try_from(len).map_err(|_| Error::INVAL)?;
         Ok(LocalRange { mr, offset, len })
     }
 
-    #[inline]
+    #[inline(always)]
+    pub(super) fn first(mr: &'a MrLocal, len: u32) -> Self {
+        LocalRange { mr, offset: 0, len }
+    }
+
+    #[inline(always)]
     pub(super) fn sge(&self) -> Sge {
         Sge {
             addr: (self.mr.ptr as u64).wrapping_add(self.offset as u64),
             length: self.len,
-            lkey: self.mr.mr.lkey(),
+            lkey: self.mr.lkey,
         }
     }
 }
@@ -240,12 +248,12 @@ pub struct RemoteRange<'a> {
 }
 
 impl<'a> RemoteRange<'a> {
-    #[inline]
+    #[inline(always)]
     pub fn new(mr: &'a MrRemote, offset: usize) -> Self {
         RemoteRange { mr, offset }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn remote(&self) -> Remote {
         Remote {
             addr: self.mr.addr.wrapping_add(self.offset as u64),
@@ -254,7 +262,7 @@ impl<'a> RemoteRange<'a> {
     }
 
     /// How many bytes of the region lie behind the place.
-    #[inline]
+    #[inline(always)]
     pub(super) fn rest(&self) -> u64 {
         self.mr.size.saturating_sub(self.offset as u64)
     }

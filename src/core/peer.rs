@@ -33,8 +33,8 @@ impl Peer {
         }
         let odp = is_odp_capable(context)?;
         let pd = Pd::alloc(context).map_err(|errno| match errno.0 {
-            libc::ENOMEM => Error::NoMem,
-            0 => Error::Unknown,
+            libc::ENOMEM => Error::NOMEM,
+            0 => Error::UNKNOWN,
             _ => failed!("ibv_alloc_pd()")(errno),
         })?;
         Ok(Peer {

@@ -36,7 +36,7 @@ impl PeerCfg {
                 "incorrect size of the descriptor: 0 bytes (should be at least {} bytes)",
                 Self::DESCRIPTOR_SIZE
             );
-            return Err(Error::Inval);
+            return Err(Error::INVAL);
         };
         let supported = first != 0;
         let text = if supported {

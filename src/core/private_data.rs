@@ -11,7 +11,7 @@ impl PrivateData {
         }
         let mut copy = Vec::new();
         copy.try_reserve_exact(data.len())
-            .map_err(|_| Error::NoMem)?;
+            .map_err(|_| Error::NOMEM)?;
         copy.extend_from_slice(data);
         Ok(Some(PrivateData(copy)))
     }

@@ -1,6 +1,6 @@
 use super::error::{Steps, failed};
-use super::{Cq, LocalRange, Peer, Result};
-use crate::verbs::{self, RecvWr};
+use super::{Cq, Error, LocalRange, Peer, Result};
+use crate::verbs::{self, Errno, RecvWr};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// How a shared receive queue is made.
@@ -55,10 +55,17 @@ impl Srq {
 
     /// # Safety
     /// The memory may be written until the receive has completed.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn recv(&self, dst: Option<LocalRange>, wr_id: u64) -> Result<()> {
         let sge = dst.map(|dst| dst.sge());
         // SAFETY: passed on to the caller.
-        unsafe { self.srq.post_recv(RecvWr { wr_id, sge }) }.map_err(failed!("ibv_post_srq_recv()"))
+        let posted = unsafe { self.srq.post_recv(&mut RecvWr::new(wr_id, sge)) };
+        posted.map_err(srq_recv_failed)
     }
+}
+
+#[cold]
+#[inline(never)]
+fn srq_recv_failed(errno: Errno) -> Error {
+    failed!("ibv_post_srq_recv()")(errno)
 }

@@ -1,9 +1,10 @@
-use super::{Context, Errno, Pd, RecvWr, owned};
+use super::{Context, Errno, Pd, RecvWr, owned, table};
 use rdma_sys::{
     ibv_ack_cq_events, ibv_cq, ibv_create_comp_channel, ibv_create_cq, ibv_create_srq,
     ibv_get_cq_event, ibv_srq_attr, ibv_srq_init_attr, ibv_wc,
 };
 use std::ffi::c_int;
+use std::mem::MaybeUninit;
 use std::ptr;
 
 owned! {
@@ -63,26 +64,20 @@ impl Cq {
     /// `ibv_req_notify_cq` for all completions.
     pub fn req_notify(&self) -> Result<(), Errno> {
         // SAFETY: the queue, and so its device, are alive.
-        unsafe {
-            match (*(*self.as_ptr()).context).ops.req_notify_cq {
-                Some(req_notify) => Errno::returned(req_notify(self.as_ptr(), 0)),
-                None => Err(Errno(libc::EOPNOTSUPP)),
-            }
-        }
+        Errno::returned(unsafe {
+            let req_notify = table!((*self.as_ptr()).context, req_notify_cq);
+            req_notify(self.as_ptr(), 0)
+        })
     }
 
     /// `ibv_poll_cq`: how many completions it wrote, or what else it returned.
     ///
     /// # Safety
     /// `wc` has room for `entries` completions.
+    #[inline(always)]
     pub unsafe fn poll(&self, entries: c_int, wc: *mut ibv_wc) -> c_int {
         // SAFETY: the queue, and so its device, are alive; the array is vouched for.
-        unsafe {
-            match (*(*self.as_ptr()).context).ops.poll_cq {
-                Some(poll) => poll(self.as_ptr(), entries, wc),
-                None => -1,
-            }
-        }
+        unsafe { table!((*self.as_ptr()).context, poll_cq)(self.as_ptr(), entries, wc) }
     }
 }
 
@@ -109,16 +104,14 @@ impl Srq {
     ///
     /// # Safety
     /// The buffer stays registered until the receive has completed.
-    pub unsafe fn post_recv(&self, mut wr: RecvWr) -> Result<(), Errno> {
-        let mut bad = ptr::null_mut();
-        let mut raw = wr.raw();
+    #[inline(always)]
+    pub unsafe fn post_recv(&self, wr: &mut RecvWr) -> Result<(), Errno> {
+        let mut bad = MaybeUninit::uninit();
         // SAFETY: the queue, and so its device, are alive; the request lives
         // through the call.
-        unsafe {
-            match (*(*self.as_ptr()).context).ops.post_srq_recv {
-                Some(post) => Errno::returned(post(self.as_ptr(), &mut raw, &mut bad)),
-                None => Err(Errno(libc::EOPNOTSUPP)),
-            }
-        }
+        Errno::returned(unsafe {
+            let wr = wr.raw();
+            table!((*self.as_ptr()).context, post_srq_recv)(self.as_ptr(), wr, bad.as_mut_ptr())
+        })
     }
 }

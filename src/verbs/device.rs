@@ -1,7 +1,7 @@
 use super::{Errno, ext, extended};
 use rdma_sys::{
-    ibv_context, ibv_device_attr_ex, ibv_odp_general_caps, ibv_odp_transport_cap_bits,
-    ibv_query_device, ibv_transport_type,
+    ibv_alloc_pd, ibv_context, ibv_device_attr_ex, ibv_odp_general_caps,
+    ibv_odp_transport_cap_bits, ibv_query_device, ibv_transport_type,
 };
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -87,7 +87,7 @@ fn libibverbs_release() -> u32 {
     // realpath writes at most PATH_MAX bytes.
     unsafe {
         let mut info = MaybeUninit::<libc::Dl_info>::uninit();
-        let symbol = ibv_query_device as *const libc::c_void;
+        let symbol = ibv_alloc_pd as *const libc::c_void;
         if libc::dladdr(symbol, info.as_mut_ptr()) == 0
             || libc::realpath(info.assume_init().dli_fname, path.as_mut_ptr().cast()).is_null()
         {

@@ -44,13 +44,13 @@ pub struct QpExTail {
     pub wr_start: unsafe extern "C" fn(*mut ibv_qp_ex),
     pub wr_complete: unsafe extern "C" fn(*mut ibv_qp_ex) -> c_int,
     pub wr_abort: unsafe extern "C" fn(*mut ibv_qp_ex),
-    pub wr_atomic_write:
-        Option<unsafe extern "C" fn(*mut ibv_qp_ex, rkey: u32, addr: u64, src: *const u8)>,
-    #[allow(clippy::type_complexity)]
-    pub wr_flush: Option<
-        unsafe extern "C" fn(*mut ibv_qp_ex, rkey: u32, addr: u64, len: usize, kind: u8, level: u8),
-    >,
+    pub wr_atomic_write: Option<AtomicWriteFn>,
+    pub wr_flush: Option<FlushFn>,
 }
+
+pub type AtomicWriteFn = unsafe extern "C" fn(*mut ibv_qp_ex, rkey: u32, addr: u64, src: *const u8);
+pub type FlushFn =
+    unsafe extern "C" fn(*mut ibv_qp_ex, rkey: u32, addr: u64, len: usize, kind: u8, level: u8);
 
 /// Where [`QpExTail`] begins in `struct ibv_qp_ex`.
 pub const QP_EX_TAIL: usize = std::mem::offset_of!(ibv_qp_ex, wr_start);

@@ -5,7 +5,7 @@
 //! programs and providers can see the calls and their order.
 //!
 //! Functions that `<infiniband/verbs.h>` defines inline are called through the
-//! function tables of the device, with an error where a table has a hole.
+//! function tables of the device.
 
 mod cm;
 mod cq;
@@ -20,7 +20,7 @@ pub use cq::{CompChannel, Cq, Srq};
 pub use device::{Capabilities, Context};
 pub use errno::Errno;
 pub use memory::{Access, Mr, Pd};
-pub use qp::{FlushKind, Qp, QpAttr, RecvWr, Remote, SendFlags, SendOp, SendOps, Sge};
+pub use qp::{FlushKind, Qp, QpAttr, RecvWr, Remote, SendFlags, SendOp, SendOps, SendWr, Sge};
 pub use rdma_sys::{ibv_context, ibv_wc};
 
 /// Defines an owning wrapper of a verbs object whose release returns an errno.
@@ -81,3 +81,14 @@ macro_rules! extended {
     }};
 }
 use extended;
+
+/// An entry of the function table of a device.
+///
+/// The table must be reached through an object that is alive; libibverbs gives every
+/// entry a function, one that refuses where the provider has none.
+macro_rules! table {
+    ($context:expr, $op:ident) => {
+        (*$context).ops.$op.unwrap_unchecked()
+    };
+}
+use table;

@@ -1,12 +1,13 @@
-use super::ext::{self, QP_EX_TAIL, QpExTail};
-use super::{CmId, Cq, Errno, Pd, Srq};
+use super::ext::{self, AtomicWriteFn, FlushFn, QP_EX_TAIL, QpExTail};
+use super::{CmId, Cq, Errno, Pd, Srq, table};
 use bitflags::bitflags;
 use rdma_sys::{
     ibv_qp, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr_ex, ibv_qp_init_attr_mask, ibv_qp_to_qp_ex,
     ibv_qp_type, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_wr_opcode, rdma_create_qp_ex,
     rdma_destroy_qp,
 };
-use std::ffi::c_uint;
+use std::ffi::{c_int, c_uint};
+use std::fmt;
 use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 
@@ -66,29 +67,132 @@ pub enum FlushKind {
     Persistent,
 }
 
-/// A receive work request of one range or none.
-pub struct RecvWr {
-    pub wr_id: u64,
-    pub sge: Option<Sge>,
+/// A send work request of one range or none. Of verbs' structure only what its
+/// operation makes use of is set: it is built for every operation.
+pub struct SendWr {
+    raw: MaybeUninit<ibv_send_wr>,
+    sge: MaybeUninit<Sge>,
 }
 
-impl RecvWr {
-    /// The same as verbs take it; valid as long as `self` stays where it is.
-    pub(super) fn raw(&mut self) -> ibv_recv_wr {
-        let (sg_list, num_sge) = sg_list(&mut self.sge);
-        ibv_recv_wr {
-            wr_id: self.wr_id,
-            next: ptr::null_mut(),
-            sg_list,
-            num_sge,
+impl SendWr {
+    #[inline(always)]
+    pub fn new(wr_id: u64, flags: SendFlags, op: SendOp, sge: Option<Sge>) -> Self {
+        let mut raw = MaybeUninit::<ibv_send_wr>::uninit();
+        let (opcode, remote, imm) = match op {
+            SendOp::Write(remote) => (ibv_wr_opcode::IBV_WR_RDMA_WRITE, Some(remote), None),
+            SendOp::WriteImm(remote, imm) => {
+                let opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM;
+                (opcode, Some(remote), Some(imm))
+            }
+            SendOp::Read(remote) => (ibv_wr_opcode::IBV_WR_RDMA_READ, Some(remote), None),
+            SendOp::Send => (ibv_wr_opcode::IBV_WR_SEND, None, None),
+            SendOp::SendImm(imm) => (ibv_wr_opcode::IBV_WR_SEND_WITH_IMM, None, Some(imm)),
+        };
+        let wr = raw.as_mut_ptr();
+        // SAFETY: writes to members of a structure of this function.
+        unsafe {
+            (&raw mut (*wr).wr_id).write(wr_id);
+            (&raw mut (*wr).next).write(ptr::null_mut());
+            (&raw mut (*wr).num_sge).write(sge.is_some().into());
+            (&raw mut (*wr).opcode).write(opcode);
+            (&raw mut (*wr).send_flags).write(flags.bits());
+            if let Some(imm) = imm {
+                let union = &raw mut (*wr).imm_data_invalidated_rkey_union;
+                (&raw mut (*union).imm_data).write(imm.to_be());
+            }
+            if let Some(Remote { addr, rkey }) = remote {
+                let rdma = &raw mut (*wr).wr.rdma;
+                (&raw mut (*rdma).remote_addr).write(addr);
+                (&raw mut (*rdma).rkey).write(rkey);
+            }
         }
+        let sge = sge.map_or(MaybeUninit::uninit(), MaybeUninit::new);
+        SendWr { raw, sge }
+    }
+
+    /// The request as verbs take it, as long as `self` stays where it is.
+    #[inline(always)]
+    fn raw(&mut self) -> *mut ibv_send_wr {
+        let wr = self.raw.as_mut_ptr();
+        // SAFETY: writes to a member of the structure; another is set.
+        unsafe { (&raw mut (*wr).sg_list).write(sg_list((*wr).num_sge, &mut self.sge)) };
+        wr
     }
 }
 
-fn sg_list(sge: &mut Option<Sge>) -> (*mut Sge, i32) {
-    match sge {
-        Some(sge) => (sge, 1),
-        None => (ptr::null_mut(), 0),
+/// The list of one range or none.
+#[inline(always)]
+fn sg_list(num_sge: c_int, sge: &mut MaybeUninit<Sge>) -> *mut Sge {
+    if num_sge == 0 {
+        return ptr::null_mut();
+    }
+    sge.as_mut_ptr()
+}
+
+impl fmt::Display for SendWr {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let wr = self.raw.as_ptr();
+        // SAFETY: `new` has set these members, those of RDMA for such an operation.
+        let (opcode, flags, wr_id, num_sge, remote) = unsafe {
+            let opcode = (*wr).opcode;
+            let remote = match opcode {
+                ibv_wr_opcode::IBV_WR_SEND | ibv_wr_opcode::IBV_WR_SEND_WITH_IMM => None,
+                _ => Some((*wr).wr.rdma),
+            };
+            (opcode, (*wr).send_flags, (*wr).wr_id, (*wr).num_sge, remote)
+        };
+        let name = match opcode {
+            ibv_wr_opcode::IBV_WR_RDMA_WRITE => "RDMA_WRITE",
+            ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM => "RDMA_WRITE_WITH_IMM",
+            ibv_wr_opcode::IBV_WR_RDMA_READ => "RDMA_READ",
+            ibv_wr_opcode::IBV_WR_SEND => "SEND",
+            _ => "SEND_WITH_IMM",
+        };
+        write!(
+            f,
+            "opcode=IBV_WR_{name}, send_flags={flags:#x}, wr_id={wr_id:#x}"
+        )?;
+        // SAFETY: set if it counts.
+        if let Some(sge) = unsafe { (num_sge != 0).then(|| self.sge.assume_init_ref()) } {
+            let (addr, length, lkey) = (sge.addr, sge.length, sge.lkey);
+            write!(f, ", addr={addr:#x}, length={length}, lkey={lkey:#x}")?;
+        }
+        if let Some(rdma) = remote {
+            write!(
+                f,
+                ", remote_addr={:#x}, rkey={:#x}",
+                rdma.remote_addr, rdma.rkey
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// A receive work request of one range or none.
+pub struct RecvWr {
+    raw: ibv_recv_wr,
+    sge: MaybeUninit<Sge>,
+}
+
+impl RecvWr {
+    #[inline(always)]
+    pub fn new(wr_id: u64, sge: Option<Sge>) -> Self {
+        RecvWr {
+            raw: ibv_recv_wr {
+                wr_id,
+                next: ptr::null_mut(),
+                sg_list: ptr::null_mut(),
+                num_sge: sge.is_some().into(),
+            },
+            sge: sge.map_or(MaybeUninit::uninit(), MaybeUninit::new),
+        }
+    }
+
+    /// The request as verbs take it, as long as `self` stays where it is.
+    #[inline(always)]
+    pub(super) fn raw(&mut self) -> *mut ibv_recv_wr {
+        self.raw.sg_list = sg_list(self.raw.num_sge, &mut self.sge);
+        &mut self.raw
     }
 }
 
@@ -97,11 +201,18 @@ fn sg_list(sge: &mut Option<Sge>) -> (*mut Sge, i32) {
 /// It belongs to the id, which must be alive when it is dropped.
 pub struct Qp {
     qp: NonNull<ibv_qp>,
-    /// The extended interface, if the QP has it.
-    ex: Option<NonNull<ibv_qp_ex>>,
     /// The operations that it was created for.
     ops: SendOps,
+    atomic_write: Option<Native<AtomicWriteFn>>,
+    flush: Option<Native<FlushFn>>,
     id: *mut rdma_sys::rdma_cm_id,
+}
+
+/// A native operation of a QP: where its extended interface is, and the function.
+#[derive(Clone, Copy)]
+struct Native<F> {
+    ex: NonNull<ibv_qp_ex>,
+    op: F,
 }
 
 impl Qp {
@@ -154,16 +265,29 @@ impl Qp {
         let qp = unsafe { (*id.as_ptr()).qp };
         Ok(Qp {
             qp: NonNull::new(qp).ok_or(Errno(libc::EINVAL))?,
-            ex: None,
             ops: ops.unwrap_or(SendOps::empty()),
+            atomic_write: None,
+            flush: None,
             id: id.as_ptr(),
         })
     }
 
-    /// `ibv_qp_to_qp_ex`: makes the extended interface available.
+    /// `ibv_qp_to_qp_ex`: makes the native operations available.
     pub fn extend(&mut self) {
         // SAFETY: the QP is alive.
-        self.ex = NonNull::new(unsafe { ibv_qp_to_qp_ex(self.qp.as_ptr()) });
+        let Some(ex) = NonNull::new(unsafe { ibv_qp_to_qp_ex(self.qp.as_ptr()) }) else {
+            return;
+        };
+        let tail = tail(ex);
+        // SAFETY: a member is there if the QP was created for its operation.
+        unsafe {
+            if self.ops.contains(SendOps::ATOMIC_WRITE) {
+                self.atomic_write = (*tail).wr_atomic_write.map(|op| Native { ex, op });
+            }
+            if self.ops.contains(SendOps::FLUSH) {
+                self.flush = (*tail).wr_flush.map(|op| Native { ex, op });
+            }
+        }
     }
 
     pub fn num(&self) -> u32 {
@@ -176,100 +300,110 @@ impl Qp {
     /// # Safety
     /// The range stays registered until the operation has completed; inline data is
     /// valid to read through the call.
-    #[inline]
-    pub unsafe fn post_send(
-        &self,
-        wr_id: u64,
-        flags: SendFlags,
-        op: SendOp,
-        mut sge: Option<Sge>,
-    ) -> Result<(), Errno> {
-        let mut bad = ptr::null_mut();
-        // SAFETY: all zeroes are a value of the type.
-        let mut wr: ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
-        wr.wr_id = wr_id;
-        (wr.sg_list, wr.num_sge) = sg_list(&mut sge);
-        wr.send_flags = flags.bits();
-        let remote = match op {
-            SendOp::Write(remote) => {
-                wr.opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE;
-                Some(remote)
-            }
-            SendOp::WriteImm(remote, imm) => {
-                wr.opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM;
-                wr.imm_data_invalidated_rkey_union.imm_data = imm.to_be();
-                Some(remote)
-            }
-            SendOp::Read(remote) => {
-                wr.opcode = ibv_wr_opcode::IBV_WR_RDMA_READ;
-                Some(remote)
-            }
-            SendOp::Send => {
-                wr.opcode = ibv_wr_opcode::IBV_WR_SEND;
-                None
-            }
-            SendOp::SendImm(imm) => {
-                wr.opcode = ibv_wr_opcode::IBV_WR_SEND_WITH_IMM;
-                wr.imm_data_invalidated_rkey_union.imm_data = imm.to_be();
-                None
-            }
-        };
-        if let Some(Remote { addr, rkey }) = remote {
-            wr.wr.rdma = rdma_sys::rdma_t {
-                remote_addr: addr,
-                rkey,
-            };
-        }
+    #[inline(always)]
+    pub unsafe fn post_send(&self, wr: &mut SendWr) -> Result<(), Errno> {
+        let mut bad = MaybeUninit::uninit();
         // SAFETY: the QP, and so its device, are alive; the request and its range
         // live through the call.
-        unsafe {
-            match (*self.qp.as_ref().context).ops.post_send {
-                Some(post) => Errno::returned(post(self.qp.as_ptr(), &mut wr, &mut bad)),
-                None => Err(Errno(libc::EOPNOTSUPP)),
-            }
-        }
+        Errno::returned(unsafe {
+            let wr = wr.raw();
+            table!(self.qp.as_ref().context, post_send)(self.qp.as_ptr(), wr, bad.as_mut_ptr())
+        })
     }
 
     /// `ibv_post_recv` of one request.
     ///
     /// # Safety
     /// The range stays registered until the receive has completed.
-    #[inline]
-    pub unsafe fn post_recv(&self, mut wr: RecvWr) -> Result<(), Errno> {
-        let mut bad = ptr::null_mut();
-        let mut raw = wr.raw();
+    #[inline(always)]
+    pub unsafe fn post_recv(&self, wr: &mut RecvWr) -> Result<(), Errno> {
+        let mut bad = MaybeUninit::uninit();
         // SAFETY: the QP, and so its device, are alive; the request and its range
         // live through the call.
-        unsafe {
-            match (*self.qp.as_ref().context).ops.post_recv {
-                Some(post) => Errno::returned(post(self.qp.as_ptr(), &mut raw, &mut bad)),
-                None => Err(Errno(libc::EOPNOTSUPP)),
-            }
-        }
+        Errno::returned(unsafe {
+            let wr = wr.raw();
+            table!(self.qp.as_ref().context, post_recv)(self.qp.as_ptr(), wr, bad.as_mut_ptr())
+        })
     }
 
-    /// The native ATOMIC WRITE, if the QP has it.
-    #[inline]
-    pub fn atomic_write(&self) -> Option<NativeAtomicWrite<'_>> {
-        let native = self.native(SendOps::ATOMIC_WRITE)?;
-        // SAFETY: the QP was created for the operation, so the member is there.
-        let op = unsafe { (*native.tail()).wr_atomic_write }?;
-        Some(NativeAtomicWrite { native, op })
+    /// Whether it has the native FLUSH.
+    #[inline(always)]
+    pub fn can_flush(&self) -> bool {
+        self.flush.is_some()
     }
 
-    /// The native FLUSH, if the QP has it.
-    #[inline]
-    pub fn flush(&self) -> Option<NativeFlush<'_>> {
-        let native = self.native(SendOps::FLUSH)?;
-        // SAFETY: the QP was created for the operation, so the member is there.
-        let op = unsafe { (*native.tail()).wr_flush }?;
-        Some(NativeFlush { native, op })
+    /// Whether it has the native ATOMIC WRITE.
+    #[inline(always)]
+    pub fn can_atomic_write(&self) -> bool {
+        self.atomic_write.is_some()
     }
 
-    #[inline]
-    fn native(&self, op: SendOps) -> Option<Native<'_>> {
-        let ex = self.ex.filter(|_| self.ops.contains(op))?;
-        Some(Native { ex, _qp: self })
+    /// Posts a native ATOMIC WRITE; None if the QP doesn't have it.
+    #[inline(always)]
+    pub fn post_atomic_write(
+        &self,
+        wr_id: u64,
+        flags: SendFlags,
+        remote: Remote,
+        src: &[u8; 8],
+    ) -> Option<Result<(), Errno>> {
+        let Native { ex, op } = self.atomic_write?;
+        // SAFETY: the QP is alive; the operation is between start and complete, and
+        // copies the data.
+        Some(unsafe {
+            post_native(ex, wr_id, flags, |ex| {
+                op(ex, remote.rkey, remote.addr, src.as_ptr());
+            })
+        })
+    }
+
+    /// Posts a native FLUSH; None if the QP doesn't have it.
+    #[inline(always)]
+    pub fn post_flush(
+        &self,
+        wr_id: u64,
+        flags: SendFlags,
+        remote: Remote,
+        len: usize,
+        kind: FlushKind,
+    ) -> Option<Result<(), Errno>> {
+        let Native { ex, op } = self.flush?;
+        let kind = match kind {
+            FlushKind::Global => ext::FLUSH_GLOBAL,
+            FlushKind::Persistent => ext::FLUSH_PERSISTENT,
+        };
+        // SAFETY: the QP is alive; the operation is between start and complete.
+        Some(unsafe {
+            post_native(ex, wr_id, flags, |ex| {
+                op(ex, remote.rkey, remote.addr, len, kind, ext::FLUSH_RANGE);
+            })
+        })
+    }
+}
+
+fn tail(ex: NonNull<ibv_qp_ex>) -> *const QpExTail {
+    ex.as_ptr().wrapping_byte_add(QP_EX_TAIL).cast()
+}
+
+/// Posts one request by `ibv_wr_start` and `ibv_wr_complete`.
+///
+/// # Safety
+/// The QP is alive.
+#[inline(always)]
+unsafe fn post_native(
+    ex: NonNull<ibv_qp_ex>,
+    wr_id: u64,
+    flags: SendFlags,
+    op: impl FnOnce(*mut ibv_qp_ex),
+) -> Result<(), Errno> {
+    let (qp, tail) = (ex.as_ptr(), tail(ex));
+    // SAFETY: vouched for; a QP with the extended interface has these two functions.
+    unsafe {
+        ((*tail).wr_start)(qp);
+        (*qp).wr_id = wr_id;
+        (*qp).wr_flags = flags.bits();
+        op(qp);
+        Errno::returned(((*tail).wr_complete)(qp))
     }
 }
 
@@ -277,84 +411,5 @@ impl Drop for Qp {
     fn drop(&mut self) {
         // SAFETY: the id is alive and has this QP.
         unsafe { rdma_destroy_qp(self.id) }
-    }
-}
-
-/// The extended interface of a QP that was created for some operation.
-struct Native<'a> {
-    ex: NonNull<ibv_qp_ex>,
-    _qp: &'a Qp,
-}
-
-impl Native<'_> {
-    fn tail(&self) -> *const QpExTail {
-        self.ex.as_ptr().wrapping_byte_add(QP_EX_TAIL).cast()
-    }
-
-    /// Posts one request by `ibv_wr_start` and `ibv_wr_complete`.
-    #[inline]
-    fn post(
-        &self,
-        wr_id: u64,
-        flags: SendFlags,
-        op: impl FnOnce(*mut ibv_qp_ex),
-    ) -> Result<(), Errno> {
-        let (ex, tail) = (self.ex.as_ptr(), self.tail());
-        // SAFETY: the QP is alive; a QP that has the extended interface has these
-        // two members.
-        unsafe {
-            ((*tail).wr_start)(ex);
-            (*ex).wr_id = wr_id;
-            (*ex).wr_flags = flags.bits();
-            op(ex);
-            Errno::returned(((*tail).wr_complete)(ex))
-        }
-    }
-}
-
-pub struct NativeAtomicWrite<'a> {
-    native: Native<'a>,
-    op: unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, *const u8),
-}
-
-impl NativeAtomicWrite<'_> {
-    #[inline]
-    pub fn post(
-        &self,
-        wr_id: u64,
-        flags: SendFlags,
-        remote: Remote,
-        src: &[u8; 8],
-    ) -> Result<(), Errno> {
-        self.native.post(wr_id, flags, |ex| {
-            // SAFETY: between start and complete of this QP; the data is copied.
-            unsafe { (self.op)(ex, remote.rkey, remote.addr, src.as_ptr()) }
-        })
-    }
-}
-
-pub struct NativeFlush<'a> {
-    native: Native<'a>,
-    op: unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, usize, u8, u8),
-}
-
-impl NativeFlush<'_> {
-    #[inline]
-    pub fn post(
-        &self,
-        wr_id: u64,
-        flags: SendFlags,
-        remote: Remote,
-        len: usize,
-        kind: FlushKind,
-    ) -> Result<(), Errno> {
-        let kind = match kind {
-            FlushKind::Global => ext::FLUSH_GLOBAL,
-            FlushKind::Persistent => ext::FLUSH_PERSISTENT,
-        };
-        self.native.post(wr_id, flags, |ex| {
-            // SAFETY: between start and complete of this QP.
-            unsafe { (self.op)(ex, remote.rkey, remote.addr, len, kind, ext::FLUSH_RANGE) }
-        })
     }
 }
