@@ -1464,14 +1464,14 @@ int rpma_recv(struct rpma_conn *conn,
               const void *op_context);
 
 /**
- * Gives the descriptor that is readable when rpma_cq_wait() has an event. It is the
- * library's; it may be made non-blocking.
+ * Gives the descriptor that is readable when rpma_cq_wait() has an event; if the CQs of
+ * a connection share their channel, when rpma_conn_wait() has one. It is the library's;
+ * it may be made non-blocking.
  *
  * Thread-safe.
  *
  * Errors, with *fd as it was:
  * - RPMA_E_INVAL: cq or fd is NULL
- * - RPMA_E_SHARED_CHANNEL: the channel is shared: see rpma_conn_get_compl_fd()
  */
 int rpma_cq_get_fd(const struct rpma_cq *cq, int *fd);
 

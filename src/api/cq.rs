@@ -8,19 +8,19 @@ use std::ffi::c_int;
 /// A completion queue, of a connection or a shared RQ.
 pub type rpma_cq = crate::core::Cq;
 
-/// Gives the descriptor that is readable when rpma_cq_wait() has an event. It is the
-/// library's; it may be made non-blocking.
+/// Gives the descriptor that is readable when rpma_cq_wait() has an event; if the CQs of
+/// a connection share their channel, when rpma_conn_wait() has one. It is the library's;
+/// it may be made non-blocking.
 ///
 /// Thread-safe.
 ///
 /// Errors, with *fd as it was:
 /// - RPMA_E_INVAL: cq or fd is NULL
-/// - RPMA_E_SHARED_CHANNEL: the channel is shared: see rpma_conn_get_compl_fd()
 pub unsafe extern "C" fn rpma_cq_get_fd(cq: *const rpma_cq, fd: *mut c_int) -> c_int {
     call(|| {
         // SAFETY: NULL or a CQ; NULL or valid to write to.
         let (cq, fd) = unsafe { (get(cq)?, out(fd)?) };
-        fd.write(cq.fd()?);
+        fd.write(cq.fd());
         Ok(())
     })
 }

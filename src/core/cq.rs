@@ -8,22 +8,30 @@ pub struct Cq {
     cq: verbs::Cq,
     /// None if the channel is shared: its owner waits on it.
     channel: Option<CompChannel>,
+    /// The descriptor of the channel, whosever it is.
+    fd: c_int,
 }
 
 impl Cq {
     /// Verbs take an int: no more than that is asked for.
     pub fn new(context: Context, size: u32, shared: Option<&CompChannel>) -> Result<Self> {
         let size = c_int::try_from(size).unwrap_or(c_int::MAX);
-        let own = match shared {
-            Some(_) => None,
-            None => Some(create_channel(context)?),
+        let create = |channel: &CompChannel| {
+            let cq = verbs::Cq::create(context, size, channel);
+            Ok((cq.map_err(failed!("ibv_create_cq()"))?, channel.fd()))
         };
-        let cq = {
-            // One of the two is there.
-            let channel = shared.or(own.as_ref()).ok_or(Error::UNKNOWN)?;
-            verbs::Cq::create(context, size, channel).map_err(failed!("ibv_create_cq()"))?
+        let (cq, fd, channel) = match shared {
+            Some(shared) => {
+                let (cq, fd) = create(shared)?;
+                (cq, fd, None)
+            }
+            None => {
+                let own = create_channel(context)?;
+                let (cq, fd) = create(&own)?;
+                (cq, fd, Some(own))
+            }
         };
-        let cq = Cq { cq, channel: own };
+        let cq = Cq { cq, channel, fd };
         cq.req_notify()?;
         Ok(cq)
     }
@@ -41,9 +49,8 @@ impl Cq {
         &self.cq
     }
 
-    pub fn fd(&self) -> Result<c_int> {
-        let channel = self.channel.as_ref().ok_or(Error::SHARED_CHANNEL)?;
-        Ok(channel.fd())
+    pub fn fd(&self) -> c_int {
+        self.fd
     }
 
     /// Waits for the next event of the queue and asks for another.
