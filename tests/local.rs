@@ -1,5 +1,5 @@
 //! The C programs that need no device (c-tests/local), over the original library and ours: argument
-//! checks, constants, strings, descriptors, configurations, the log, threads.
+//! checks, constants, strings, descriptors, configurations, the log, threads, lack of memory.
 //!
 //!     cargo test --test local                 all of them
 //!     cargo test --test local -- args         one program
@@ -124,4 +124,9 @@ fn log() {
 #[test]
 fn threads() {
     compare("threads");
+}
+
+#[test]
+fn memory() {
+    compare("memory");
 }

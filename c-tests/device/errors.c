@@ -256,7 +256,11 @@ static void full_client(void)
 	}
 	TRY(rpma_write_with_imm(s.conn, s.remote, 0, s.mr, 0, 8, ON_ERROR, 1, OP_CONTEXT));
 	TRY(rpma_atomic_write(s.conn, s.remote, 0, "12345678", ON_ERROR, OP_CONTEXT));
+	DIFF("D10")
+		show("atomic_write wr_id in the log", "%s", in_log((uintptr_t)OP_CONTEXT));
 	TRY(rpma_flush(s.conn, s.remote, 0, 8, VISIBILITY, ON_ERROR, OP_CONTEXT));
+	DIFF("D10")
+		show("flush wr_id in the log", "%s", in_log((uintptr_t)OP_CONTEXT));
 
 	for (n = 0, before(); n < 1000; n++)
 		if (rpma_recv(s.conn, s.mr, 0, 8, OP_CONTEXT) != 0)

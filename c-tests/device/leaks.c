@@ -5,6 +5,7 @@
  */
 #include "device.h"
 #include <dirent.h>
+#include <malloc.h>
 #include <sys/resource.h>
 
 static struct rpma_ep *ep;
@@ -35,6 +36,7 @@ static const struct {
 struct counts {
 	int fds;
 	int kernel[COUNT(kinds)];
+	size_t heap;
 };
 
 /* What there is of this process. */
@@ -58,6 +60,7 @@ static struct counts count(void)
 					strcmp(word, kinds[i].word) == 0;
 	if (pclose(list) != 0)
 		FAIL("rdma (of iproute2) failed");
+	c.heap = mallinfo2().uordblks;
 	return c;
 }
 
@@ -71,7 +74,7 @@ static void show_left(const char *key, const struct counts *then)
 	for (size_t i = 0; i < COUNT(kinds); i++)
 		n += snprintf(text + n, sizeof(text) - (size_t)n, " %s %+d", kinds[i].kind,
 				now.kernel[i] - then->kernel[i]);
-	show(key, "%s", text);
+	show(key, "%s heap %s", text, now.heap > then->heap ? "more" : "+0");
 }
 
 /* ---- the ways for a connection to end ---- */
@@ -145,18 +148,32 @@ static void rejected(void)
 	MUST(rpma_conn_delete(&client));
 }
 
-/* A configuration that no device can meet. */
-static struct rpma_conn_cfg *impossible(int what)
+/* Configurations that no device can meet, and what comes of each. */
+static const struct {
+	uint32_t cq_size, rcq_size, sq_size;
+	bool contradiction; /* a shared channel and a shared queue with completions apart */
+	int code;
+} impossible[] = {
+	{INT_MAX, 0, 10, false, RPMA_E_PROVIDER},
+	{10, INT_MAX, 10, false, RPMA_E_PROVIDER},
+	{10, 10, INT_MAX, false, RPMA_E_PROVIDER},
+	{10, 10, 10, true, RPMA_E_INVAL},
+};
+
+static struct rpma_srq *srq_with_rcq;
+
+static struct rpma_conn_cfg *impossible_cfg(size_t i)
 {
 	struct rpma_conn_cfg *cfg = NULL;
 
 	MUST(rpma_conn_cfg_new(&cfg));
-	if (what == 0)
-		MUST(rpma_conn_cfg_set_cq_size(cfg, INT_MAX));
-	else if (what == 1)
-		MUST(rpma_conn_cfg_set_rcq_size(cfg, INT_MAX));
-	else
-		MUST(rpma_conn_cfg_set_sq_size(cfg, INT_MAX));
+	MUST(rpma_conn_cfg_set_cq_size(cfg, impossible[i].cq_size));
+	MUST(rpma_conn_cfg_set_rcq_size(cfg, impossible[i].rcq_size));
+	MUST(rpma_conn_cfg_set_sq_size(cfg, impossible[i].sq_size));
+	if (impossible[i].contradiction) {
+		MUST(rpma_conn_cfg_set_compl_channel(cfg, true));
+		MUST(rpma_conn_cfg_set_srq(cfg, srq_with_rcq));
+	}
 	return cfg;
 }
 
@@ -164,10 +181,10 @@ static void impossible_request(void)
 {
 	struct rpma_conn_req *req = NULL;
 
-	for (int what = 0; what < 3; what++) {
-		struct rpma_conn_cfg *cfg = impossible(what);
+	for (size_t i = 0; i < COUNT(impossible); i++) {
+		struct rpma_conn_cfg *cfg = impossible_cfg(i);
 
-		if (rpma_conn_req_new(peer, addr, port, cfg, &req) != RPMA_E_PROVIDER)
+		if (rpma_conn_req_new(peer, addr, port, cfg, &req) != impossible[i].code)
 			FAIL("an impossible configuration was met%s", log_text());
 		MUST(rpma_conn_cfg_delete(&cfg));
 	}
@@ -175,14 +192,15 @@ static void impossible_request(void)
 
 static void impossible_to_accept(void)
 {
-	static int what;
+	static size_t turn;
+	size_t i = turn++ % COUNT(impossible);
 	struct rpma_conn *client = connect_client();
-	struct rpma_conn_cfg *cfg = impossible(what++ % 3);
+	struct rpma_conn_cfg *cfg = impossible_cfg(i);
 	struct rpma_conn_req *req = NULL;
 
 	if (!ep_ready(ep, WAIT_MS))
 		FAIL("no request came");
-	if (rpma_ep_next_conn_req(ep, cfg, &req) != RPMA_E_PROVIDER)
+	if (rpma_ep_next_conn_req(ep, cfg, &req) != impossible[i].code)
 		FAIL("an impossible configuration was met%s", log_text());
 	MUST(rpma_conn_delete(&client));
 	MUST(rpma_conn_cfg_delete(&cfg));
@@ -200,23 +218,14 @@ static void too_much_to_say(void)
 	MUST(rpma_conn_delete(&client));
 }
 
-/*
- * The accept works, but there is no descriptor left for the connection. Events
- * of an id that leaked then come to the endpoint, which calls them invalid.
- */
+/* The accept works, but there is no descriptor left for the connection. */
 static void no_descriptor_left(void)
 {
 	struct rpma_conn *client = connect_client(), *server = NULL;
-	struct rpma_conn_req *req = NULL;
+	struct rpma_conn_req *req = next_req(ep, NULL);
 	struct rlimit old, none;
 	int ret;
 
-	do {
-		if (!ep_ready(ep, WAIT_MS))
-			FAIL("no request came");
-		ret = rpma_ep_next_conn_req(ep, NULL, &req);
-	} while (ret == RPMA_E_INVAL);
-	MUST(ret);
 	getrlimit(RLIMIT_NOFILE, &old);
 	none = old;
 	none.rlim_cur = 3;
@@ -267,10 +276,14 @@ static void ways_to_end(void)
 {
 	open_peer();
 	ep = listen_somewhere();
-	round_trip(); /* what is made once and kept is made now */
+	MUST(rpma_srq_new(peer, NULL, &srq_with_rcq));
 	for (size_t i = 0; i < COUNT(ways); i++) {
-		struct counts then = count();
+		struct counts then;
 
+		/* what is made once and kept is made now */
+		for (int round = 0; round < ROUNDS; round++)
+			ways[i].go();
+		then = count();
 		for (int round = 0; round < ROUNDS; round++)
 			ways[i].go();
 		if (ways[i].difference == NULL)
@@ -279,6 +292,7 @@ static void ways_to_end(void)
 			DIFF(ways[i].difference)
 				show_left(ways[i].key, &then);
 	}
+	MUST(rpma_srq_delete(&srq_with_rcq));
 	TRY(rpma_ep_shutdown(&ep));
 	close_peer();
 }

@@ -231,7 +231,7 @@ static void send_client(void)
 	TRY(rpma_write_with_imm(s.conn, s.remote, 600, s.mr, 0, 0, ALWAYS, 8, (void *)8));
 	see_wc("write with imm, 0 bytes of memory", &s, s.cq);
 	TRY(rpma_write_with_imm(s.conn, NULL, 0, NULL, 0, 0, ON_ERROR, 9, (void *)9));
-	/* the answer says that all of it was received */
+	/* the answer comes when all of it has been received */
 	see_wc("answer", &s, s.rcq);
 	see_no_wc("no more", s.cq);
 	show_memory("answer", &s, RECV_OFFSET(0), 8);
@@ -246,9 +246,9 @@ static void send_server(void)
 	server_connect(&s);
 	TRY(rpma_recv(s.conn, s.mr, RECV_OFFSET(4), 0, (void *)0x1004));
 	TRY(rpma_recv(s.conn, NULL, 0, 0, (void *)0x1005));
-	for (int i = 6; i <= 8; i++)
+	for (int i = 6; i <= 9; i++)
 		MUST(rpma_recv(s.conn, s.mr, RECV_OFFSET(i), RECV_SIZE, (void *)(intptr_t)(0x1000 + i)));
-	for (int i = 0; i <= 8; i++)
+	for (int i = 0; i <= 9; i++)
 		see_wc("received", &s, s.rcq);
 	show_memory("messages", &s, RECV_OFFSET(0), 3 * RECV_SIZE);
 	show_memory("written with imm", &s, 498, 14);

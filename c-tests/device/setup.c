@@ -100,10 +100,11 @@ static void show_region(const char *key, struct rpma_mr_local *mr, const void *m
 	MUST(rpma_mr_get_ptr(mr, &ptr));
 	MUST(rpma_mr_get_size(mr, &mr_size));
 	if (desc_size == DESC_SIZE && le64toh(desc_addr) == (uintptr_t)mem &&
-			le64toh(desc_len) == size && rkey != 0 && desc[20] == usage &&
+			le64toh(desc_len) == size && desc[20] == usage &&
 			memcmp(desc + DESC_SIZE, "\xa5\xa5\xa5", 3) == 0 && ptr == mem &&
 			mr_size == size)
-		show(key, "region as asked for");
+		/* some devices give no key to what is for no other side */
+		show(key, "region as asked for, %s key", rkey != 0 ? "with a" : "without");
 	else
 		show(key, "descriptor %s size %zu; pointer %p, size %zu; asked for %p, size %zu, "
 				"usage 0x%x", hex(desc, sizeof(desc)), desc_size, ptr, mr_size,

@@ -240,7 +240,9 @@ static void own_function(void)
 		}
 	}
 	TRY(rpma_log_set_function(NULL));
+	catch_stderr();
 	log_each();
+	show_stderr();
 	TRY(rpma_log_set_function(log_capture));
 	log_each();
 }

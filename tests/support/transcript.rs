@@ -209,6 +209,16 @@ pub fn compare(
     Ok(())
 }
 
+/// What is wrong with a transcript of a case that checks by itself.
+pub fn check_own(transcript: &Transcript) -> Result<(), String> {
+    let lines = &transcript.lines;
+    if lines.ends_with(&["end: reached".to_string(), "exit: 0".to_string()]) {
+        return Ok(());
+    }
+    let end = around(lines, lines.len().saturating_sub(1));
+    Err(format!("over {}:\n{end}", transcript.library))
+}
+
 /// The differences of a case that did not show over both libraries.
 pub fn unseen(
     case: &str,
@@ -338,8 +348,19 @@ impl Drop for Process {
     }
 }
 
-/// The cases of a program, and whether each is a pair of processes.
-pub fn cases(program: &Path, library: &Library) -> Vec<(String, bool)> {
+/// How a case is run.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Kind {
+    /// One process over each library.
+    Solo,
+    /// Server and client, in all pairings.
+    Pair,
+    /// One process over ours, which checks by itself.
+    Own,
+}
+
+/// The cases of a program.
+pub fn cases(program: &Path, library: &Library) -> Vec<(String, Kind)> {
     let mut process = Process::start(program, library, &["list"]);
     let finished = process.finish(Instant::now() + LIMIT);
     let lines = &process.lines;
@@ -351,8 +372,15 @@ pub fn cases(program: &Path, library: &Library) -> Vec<(String, bool)> {
     lines
         .iter()
         .filter_map(|line| line.split_once(' '))
-        .filter(|(_, kind)| ["solo", "pair"].contains(kind))
-        .map(|(name, kind)| (name.to_string(), kind == "pair"))
+        .filter_map(|(name, kind)| {
+            let kind = match kind {
+                "solo" => Kind::Solo,
+                "pair" => Kind::Pair,
+                "own" => Kind::Own,
+                _ => return None,
+            };
+            Some((name.to_string(), kind))
+        })
         .collect()
 }
 
