@@ -6,6 +6,7 @@
 #   make install       install library, header, pkg-config and CMake files
 #   make uninstall     remove them
 #   make header        generate include/librpma.h from the sources
+#   make bench         measure what an operation costs, and write docs/cost.md
 #   make debian13      build and test on Debian 13, in a root of its own
 #   make clean
 
@@ -19,7 +20,7 @@ BUILT   := $(CARGO_TARGET_DIR)/release
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml | head -n 1)
 CMAKE   := $(LIBDIR)/cmake/librpma
 
-.PHONY: build test demo install uninstall header debian13 clean
+.PHONY: build test demo install uninstall header bench debian13 clean
 .DELETE_ON_ERROR:
 
 build:
@@ -38,6 +39,9 @@ demo:
 
 header:
 	RPMA_UPDATE_HEADER=1 cargo test --locked --test header is_generated
+
+bench:
+	scripts/bench
 
 debian13:
 	scripts/debian13
