@@ -37,10 +37,19 @@ const WORKERS: usize = 2;
 /// In a copy of everything that is needed, for the machine that has the device.
 const TEST: &str = "device-test";
 const OURS_DIR: &str = "ours";
-/// The numbers of the differences that showed, one a line.
-const SHOWN: &str = "out/shown";
+/// How many passed and failed, and the numbers of the differences that showed.
+const RESULT: &str = "out/result";
 /// An original from the time before native flush; the virtual machine has it there.
 const OLDER: &str = "/usr/lib/librpma-1.2.0";
+
+/// The virtual machine's kernels: with native flush and atomic write, and without.
+const KERNELS: [&str; 2] = ["new", "old"];
+/// Server and client; the original with itself is always run, for comparison.
+const PAIRINGS: [&str; 3] = ["original-ours", "ours-original", "ours-ours"];
+
+/// The names of the two tests that are not cases of a program.
+const OLDER_HEADERS: &str = "older-headers";
+const PERSISTENCE: &str = "persistence";
 
 /// What the command line asks for.
 #[derive(Default)]
@@ -48,6 +57,8 @@ struct Wanted {
     names: Vec<String>,
     kernel: Option<String>,
     pairing: Option<String>,
+    /// Only say what there is.
+    list: bool,
     /// Where the copy is, if this is the run beside the device.
     beside: Option<PathBuf>,
 }
@@ -62,11 +73,23 @@ impl Wanted {
                 "--kernel" => wanted.kernel = Some(value()?),
                 "--pairing" => wanted.pairing = Some(value()?),
                 "--beside" => wanted.beside = Some(value()?.into()),
+                "--list" => wanted.list = true,
                 // What is meant for the other test programs of the same `cargo test`.
+                "--skip" | "--test-threads" | "--format" | "--color" | "--logfile" => {
+                    value()?;
+                }
                 _ if arg.starts_with('-') => {}
                 _ => wanted.names.push(arg),
             }
         }
+        let known = |value: &Option<String>, all: &[&str]| match value {
+            Some(value) if !all.contains(&value.as_str()) => {
+                Err(format!("{value} is none of {}", all.join(", ")))
+            }
+            _ => Ok(()),
+        };
+        known(&wanted.kernel, &KERNELS)?;
+        known(&wanted.pairing, &PAIRINGS)?;
         Ok(wanted)
     }
 
@@ -94,8 +117,11 @@ impl Tally {
         } else {
             self.failed += 1;
             println!("FAILED  {name} ({seconds:.1} s)");
-            for problem in problems {
+            for problem in problems.iter().take(2) {
                 println!("{problem}");
+            }
+            if problems.len() > 2 {
+                println!("and {} more", problems.len() - 2);
             }
             println!("to run it again: {rerun}\n");
         }
@@ -147,6 +173,16 @@ impl Case {
             name,
             kind,
         }
+    }
+
+    fn all(dir: &Path, library: &Library) -> Vec<Self> {
+        let mut all = vec![];
+        for &program in PROGRAMS {
+            for (name, kind) in transcript::cases(&dir.join(program), library) {
+                all.push(Self::new(program, name, kind));
+            }
+        }
+        all
     }
 
     /// The variable that it needs and that is not there.
@@ -209,17 +245,15 @@ impl<'a> Run<'a> {
         let flush = if native { "native" } else { "no native" };
         println!("device at {}, with {flush} flush", self.address);
 
-        let mut cases = vec![];
-        for &program in PROGRAMS {
-            for (case, kind) in transcript::cases(&self.program(program), &self.original) {
-                let case = Case::new(program, case, kind);
-                match case.missing() {
-                    _ if !self.wanted.wants(&case.id) => {}
-                    Some(missing) => println!("skipped {}: {missing} is not set", case.id),
-                    None => cases.push(case),
-                }
+        let mut cases = Case::all(self.dir, &self.original);
+        cases.retain(|case| self.wanted.wants(&case.id));
+        cases.retain(|case| match case.missing() {
+            Some(missing) => {
+                println!("skipped {}: {missing} is not set", case.id);
+                false
             }
-        }
+            None => true,
+        });
         let next = AtomicUsize::new(0);
         let results = Mutex::new((Tally::default(), vec![]));
         thread::scope(|scope| {
@@ -241,9 +275,10 @@ impl<'a> Run<'a> {
 
         shown.sort_unstable();
         shown.dedup();
-        let file = self.dir.join(SHOWN);
+        let result = format!("{} {} {}", tally.passed, tally.failed, shown.join(" "));
+        let file = self.dir.join(RESULT);
         fs::create_dir_all(file.parent().unwrap()).unwrap();
-        fs::write(file, shown.join("\n")).unwrap();
+        fs::write(file, result).unwrap();
         // Nothing at all to do is right only if that was asked for.
         tally.failed == 0 && (tally.passed > 0 || !self.wanted.names.is_empty())
     }
@@ -326,8 +361,7 @@ impl<'a> Run<'a> {
     /// D11: an original compiled with headers that know no native flush does not use it where the
     /// device has it; ours does, whatever it was compiled with.
     fn older_headers(&self, tally: &mut Tally, shown: &mut Vec<&'static str>) {
-        const ID: &str = "older-headers";
-        if self.place != Place::Native || !self.wanted.wants(ID) {
+        if self.place != Place::Native || !self.wanted.wants(OLDER_HEADERS) {
             return;
         }
         let older = Library {
@@ -335,7 +369,7 @@ impl<'a> Run<'a> {
             dir: OLDER.into(),
         };
         if !older.dir.exists() {
-            println!("skipped {ID}: {OLDER} is not there");
+            println!("skipped {OLDER_HEADERS}: {OLDER} is not there");
             return;
         }
         let start = Instant::now();
@@ -358,7 +392,7 @@ impl<'a> Run<'a> {
         if problems.is_empty() {
             shown.push("D11");
         }
-        tally.note(ID, start, &problems, &self.rerun(ID));
+        tally.note(OLDER_HEADERS, start, &problems, &self.rerun(OLDER_HEADERS));
     }
 }
 
@@ -409,10 +443,27 @@ fn vm(dir: &Path, options: &[&str], script: &str) -> bool {
 
 fn in_virtual_machines(wanted: &Wanted) -> bool {
     let dir = prepare();
-    let mut good = true;
+    let ours = Library {
+        name: OURS,
+        dir: dir.join(OURS_DIR),
+    };
+    let mut names: Vec<_> = Case::all(&dir, &ours)
+        .into_iter()
+        .map(|case| case.id)
+        .collect();
+    names.push(OLDER_HEADERS.to_string());
+    names.retain(|name| wanted.wants(name));
+    if wanted.list {
+        for name in names.iter().map(String::as_str).chain([PERSISTENCE]) {
+            println!("{name}: test");
+        }
+        return true;
+    }
+
+    let mut tally = Tally::default();
     let mut shown = vec![];
-    for kernel in ["new", "old"] {
-        if wanted.kernel.as_ref().is_some_and(|one| one != kernel) {
+    for kernel in KERNELS {
+        if names.is_empty() || wanted.kernel.as_ref().is_some_and(|one| one != kernel) {
             continue;
         }
         let start = Instant::now();
@@ -432,34 +483,34 @@ fn in_virtual_machines(wanted: &Wanted) -> bool {
                 format!("'{names}'")
             }
         );
-        let _ = fs::remove_file(dir.join(SHOWN));
-        good &= vm(&dir, &["--kernel", kernel, "--timeout", "400"], &script);
-        let numbers = fs::read_to_string(dir.join(SHOWN)).unwrap_or_default();
-        shown.extend(numbers.lines().map(str::to_string));
+        let _ = fs::remove_file(dir.join(RESULT));
+        let good = vm(&dir, &["--kernel", kernel, "--timeout", "400"], &script);
+        let result = fs::read_to_string(dir.join(RESULT)).unwrap_or_default();
+        let mut words = result.split(' ').map(str::to_string);
+        let mut number = || words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
+        let (passed, failed): (usize, usize) = (number(), number());
+        tally.passed += passed;
+        tally.failed += if good { failed } else { failed.max(1) };
+        shown.extend(words);
         println!("kernel {kernel}: {:.0} s\n", start.elapsed().as_secs_f32());
     }
-    if wanted.wants("persistence") && wanted.kernel.as_ref().is_none_or(|one| one == "new") {
-        let mut tally = Tally::default();
+    if wanted.wants(PERSISTENCE) && wanted.kernel.as_ref().is_none_or(|one| one == "new") {
         let start = Instant::now();
         let problems: Vec<_> = persistence(&dir).err().into_iter().collect();
-        tally.note(
-            "persistence",
-            start,
-            &problems,
-            "cargo test --test device -- persistence",
-        );
-        good &= tally.failed == 0;
+        let rerun = format!("cargo test --test device -- {PERSISTENCE}");
+        tally.note(PERSISTENCE, start, &problems, &rerun);
     }
     // All but D9, which is for tests/local.rs.
     if wanted.everything() {
         for number in (1..=12).filter(|number| *number != 9) {
             if !shown.contains(&format!("D{number}")) {
                 println!("FAILED  D{number} did not show on any kernel");
-                good = false;
+                tally.failed += 1;
             }
         }
     }
-    good
+    println!("in all: {} passed, {} failed", tally.passed, tally.failed);
+    tally.failed == 0
 }
 
 /// Written and flushed over the device, the power cut, booted again: the bytes have to be there, and
