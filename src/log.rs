@@ -95,6 +95,7 @@ pub fn emit(level: Level, file: &CStr, line: u32, function: &str, message: fmt::
 
     let custom = FUNCTION.load(Relaxed);
     if custom.is_null() {
+        let _ = text.write_str("\n");
         emit_default(level, file, line, name.as_c_str(), text.as_c_str());
     } else {
         // SAFETY: a non-NULL pointer came from `set_function`; all arguments are
@@ -139,7 +140,7 @@ fn emit_default(level: Level, file: &CStr, line: u32, function: &CStr, message: 
             let (clock, micros) = now();
             libc::fprintf(
                 stderr,
-                c"%s.%06ld [%ld] %s%s: %3d: %s: %s\n".as_ptr(),
+                c"%s.%06ld [%ld] %s%s: %3d: %s: %s".as_ptr(),
                 clock.as_c_str().as_ptr(),
                 micros,
                 libc::syscall(libc::SYS_gettid),
@@ -150,7 +151,7 @@ fn emit_default(level: Level, file: &CStr, line: u32, function: &CStr, message: 
                 message,
             );
         }
-        let format = c"%s%s: %3d: %s: %s\n".as_ptr();
+        let format = c"%s%s: %3d: %s: %s".as_ptr();
         libc::syslog(severity, format, name, file, line, function, message);
     }
 }
