@@ -29,7 +29,7 @@ use transcript::{Difference, Kind, Library, ORIGINAL, OURS, Place, Transcript};
 
 /// The slowest first.
 const PROGRAMS: &[&str] = &[
-    "leaks", "memory", "connect", "errors", "setup", "ops", "queues",
+    "leaks", "memory", "connect", "errors", "setup", "ops", "queues", "calls",
 ];
 /// How many cases run at once. They do not see each other.
 const WORKERS: usize = 2;
@@ -415,7 +415,7 @@ fn prepare() -> PathBuf {
             .arg(dir.join(name))
             .arg(support::root().join(source))
             .arg(&library)
-            .arg("-libverbs");
+            .args(["-libverbs", "-lrdmacm"]);
         support::run(&mut command);
     }
     fs::copy(env::current_exe().unwrap(), dir.join(TEST)).unwrap();

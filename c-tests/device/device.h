@@ -2,8 +2,8 @@
  * device.h -- what the programs that need a device share: a peer, two sides of a
  * connection with one memory region each, and completions as transcript lines.
  *
- * The client drives where not said otherwise. A side waits at most WAIT_MS for anything; what did not come in that time is
- * shown as `nothing came`.
+ * The client drives where not said otherwise. A side waits at most WAIT_MS for
+ * anything; what did not come in that time is shown as `nothing came`.
  */
 #ifndef TEST_DEVICE_H
 #define TEST_DEVICE_H
