@@ -55,8 +55,9 @@ pub(super) unsafe fn local_range<'a>(
     }
 }
 
-// An operation on memory is told by one look at its arguments. What is left goes to a
-// function apart, of the same arguments: operations without memory, and faults.
+// An operation on memory is told by one look at its arguments. What is left, operations
+// without memory and faults, goes to a function of the same arguments, which is reached
+// by a jump: any other way costs the operation some six instructions (docs/cost.md).
 
 /// The connection and what else an operation without memory needs.
 ///
@@ -475,23 +476,9 @@ pub unsafe extern "C" fn rpma_recv(
     unsafe {
         match message(conn, dst, offset, len, RPMA_F_COMPLETION_ALWAYS) {
             Some((conn, dst, _)) => call(|| conn.recv(Some(dst), op_context as u64)),
-            None => recv_nothing(conn, dst, offset, len, op_context),
+            None => call(|| get(conn)?.recv(local_range(dst, offset, len)?, op_context as u64)),
         }
     }
-}
-
-#[cold]
-unsafe extern "C" fn recv_nothing(
-    conn: *mut rpma_conn,
-    dst: *mut rpma_mr_local,
-    offset: usize,
-    len: usize,
-    op_context: *const c_void,
-) -> c_int {
-    call(|| {
-        // SAFETY: NULL or what they say; no memory is given away.
-        unsafe { get(conn)?.recv(local_range(dst, offset, len)?, op_context as u64) }
-    })
 }
 
 export!(

@@ -79,23 +79,9 @@ pub unsafe extern "C" fn rpma_srq_recv(
             dst.as_ref().map(|dst| LocalRange::new(dst, offset, len)),
         ) {
             (Some(srq), Some(Ok(dst))) => call(|| srq.recv(Some(dst), op_context as u64)),
-            _ => recv_nothing(srq, dst, offset, len, op_context),
+            _ => call(|| get(srq)?.recv(local_range(dst, offset, len)?, op_context as u64)),
         }
     }
-}
-
-#[cold]
-unsafe extern "C" fn recv_nothing(
-    srq: *mut rpma_srq,
-    dst: *mut rpma_mr_local,
-    offset: usize,
-    len: usize,
-    op_context: *const c_void,
-) -> c_int {
-    call(|| {
-        // SAFETY: NULL or what they say; no memory is given away.
-        unsafe { get(srq)?.recv(local_range(dst, offset, len)?, op_context as u64) }
-    })
 }
 
 /// Gives the CQ that a shared RQ has of its own, NULL if it has none. It lives as long
