@@ -403,7 +403,7 @@ int rpma_utils_get_ibv_context(const char *addr,
  *
  * Errors:
  * - RPMA_E_INVAL: ibv_ctx or is_odp_capable is NULL
- * - RPMA_E_PROVIDER: ibv_query_device_ex(3) failed
+ * - RPMA_E_PROVIDER: ibv_query_device_ex(3) failed; *is_odp_capable is 0 then
  */
 int rpma_utils_ibv_context_is_odp_capable(struct ibv_context *ibv_ctx, int *is_odp_capable);
 
@@ -686,9 +686,9 @@ int rpma_mr_remote_delete(struct rpma_mr_remote **mr_ptr);
  *
  * Thread-safe.
  *
- * Errors, with *cfg_ptr as it was:
+ * Errors:
  * - RPMA_E_INVAL: cfg_ptr is NULL
- * - RPMA_E_NOMEM: out of memory
+ * - RPMA_E_NOMEM: out of memory; *cfg_ptr is NULL then
  */
 int rpma_conn_cfg_new(struct rpma_conn_cfg **cfg_ptr);
 
@@ -865,9 +865,9 @@ int rpma_conn_cfg_get_srq(const struct rpma_conn_cfg *cfg, struct rpma_srq **srq
  *
  * Thread-safe.
  *
- * Errors, with *cfg_ptr as it was:
+ * Errors:
  * - RPMA_E_INVAL: cfg_ptr is NULL
- * - RPMA_E_NOMEM: out of memory
+ * - RPMA_E_NOMEM: out of memory; *cfg_ptr is NULL then
  */
 int rpma_srq_cfg_new(struct rpma_srq_cfg **cfg_ptr);
 
@@ -1040,7 +1040,7 @@ int rpma_ep_get_fd(const struct rpma_ep *ep, int *fd);
  *
  * Not thread-safe on one endpoint.
  *
- * Errors, with *req_ptr as it was:
+ * Errors, with *req_ptr as it was, or NULL where rdma_ack_cm_event(3) failed:
  * - RPMA_E_INVAL: ep or req_ptr is NULL, the event is no connection request, or cfg
  *   wants a shared completion channel with a shared RQ that has its own CQ
  * - RPMA_E_NO_EVENT: there is no request

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering::Relaxed};
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Level {
+    Fatal = 0,
     Error = 1,
     Warning = 2,
     Notice = 3,
@@ -122,6 +123,7 @@ unsafe extern "C" {
 /// syslog all of it.
 fn emit_default(level: Level, file: &CStr, line: u32, function: &CStr, message: &CStr) {
     let (name, severity) = match level {
+        Level::Fatal => (c"*FATAL* ", libc::LOG_CRIT),
         Level::Error => (c"*ERROR* ", libc::LOG_ERR),
         Level::Warning => (c"*WARN*  ", libc::LOG_WARNING),
         Level::Notice => (c"*NOTE*  ", libc::LOG_NOTICE),

@@ -3,7 +3,7 @@
 use super::cq::rpma_cq;
 use super::peer_cfg::rpma_peer_cfg;
 use super::{CEnum, call, delete, export, get, out};
-use crate::core::{Conn, Event, PrivateData};
+use crate::core::{Conn, Event};
 use std::ffi::{c_int, c_void};
 use std::marker::PhantomData;
 use std::ptr;
@@ -51,9 +51,8 @@ impl rpma_conn_private_data {
     }
 }
 
-impl From<Option<&PrivateData>> for rpma_conn_private_data {
-    fn from(data: Option<&PrivateData>) -> Self {
-        let bytes = data.map_or(&[][..], PrivateData::bytes);
+impl From<&[u8]> for rpma_conn_private_data {
+    fn from(bytes: &[u8]) -> Self {
         rpma_conn_private_data {
             ptr: match bytes {
                 [] => ptr::null_mut(),
@@ -128,7 +127,7 @@ pub unsafe extern "C" fn rpma_conn_get_private_data(
     call(|| {
         // SAFETY: NULL or a connection; NULL or valid to write to.
         let (conn, pdata) = unsafe { (get(conn)?, out(pdata)?) };
-        pdata.write(conn.private_data().into());
+        pdata.write(conn.private_data(|data| data.into()));
         Ok(())
     })
 }
@@ -253,16 +252,15 @@ pub unsafe extern "C" fn rpma_conn_wait(
         // SAFETY: NULL or a connection; NULL or valid to write to, both of them.
         let (conn, cq, is_rcq) = unsafe { (get(conn)?, out(cq)?, out(is_rcq).ok()) };
         let (raised, of_rcq) = conn.wait()?;
+        if let Some(is_rcq) = is_rcq {
+            is_rcq.write(of_rcq);
+        }
         let asked = raised.req_notify();
         cq.write(match asked {
             Ok(()) => ptr::from_ref(raised).cast_mut(),
             Err(_) => ptr::null_mut(),
         });
-        asked?;
-        if let Some(is_rcq) = is_rcq {
-            is_rcq.write(of_rcq);
-        }
-        Ok(())
+        asked
     })
 }
 

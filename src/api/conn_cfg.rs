@@ -4,6 +4,7 @@ use super::srq::rpma_srq;
 use super::{call, delete, export, get, get_size, give, out, set_size};
 use crate::core::{ConnCfg, Error};
 use std::ffi::c_int;
+use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// How a connection is made.
@@ -18,12 +19,16 @@ pub type rpma_conn_cfg = crate::core::ConnCfg;
 ///
 /// Thread-safe.
 ///
-/// Errors, with *cfg_ptr as it was:
+/// Errors:
 /// - RPMA_E_INVAL: cfg_ptr is NULL
-/// - RPMA_E_NOMEM: out of memory
+/// - RPMA_E_NOMEM: out of memory; *cfg_ptr is NULL then
 pub unsafe extern "C" fn rpma_conn_cfg_new(cfg_ptr: *mut *mut rpma_conn_cfg) -> c_int {
-    // SAFETY: NULL or valid to write to.
-    call(|| give(ConnCfg::default(), unsafe { out(cfg_ptr) }?))
+    call(|| {
+        // SAFETY: NULL or valid to write to.
+        let cfg = unsafe { out(cfg_ptr) }?;
+        cfg.write(ptr::null_mut());
+        give(ConnCfg::default(), cfg)
+    })
 }
 
 /// Releases a connection configuration and sets *cfg_ptr to NULL; a *cfg_ptr that is

@@ -87,12 +87,12 @@ pub unsafe extern "C" fn rpma_conn_req_connect(
         // valid to write to; NULL or private data as it says.
         unsafe {
             let req = take(req_ptr)?.ok_or(Error::INVAL)?;
-            let conn = out(conn_ptr)?;
-            let pdata = match pdata.as_ref() {
-                Some(pdata) => Some(pdata.bytes().ok_or(Error::INVAL)?),
-                None => None,
+            let pdata = pdata.as_ref().map(|pdata| pdata.bytes());
+            let (Ok(conn), false) = (out(conn_ptr), pdata == Some(None)) else {
+                let _ = req.delete();
+                return Err(Error::INVAL);
             };
-            give(req.connect(pdata)?, conn)
+            give(req.connect(pdata.flatten())?, conn)
         }
     })
 }
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn rpma_conn_req_get_private_data(
     call(|| {
         // SAFETY: NULL or a request; NULL or valid to write to.
         let (req, pdata) = unsafe { (get(req)?, out(pdata)?) };
-        pdata.write(req.private_data().into());
+        pdata.write(req.private_data(|data| data.into()));
         Ok(())
     })
 }

@@ -4,8 +4,9 @@ use super::conn_cfg::rpma_conn_cfg;
 use super::conn_req::rpma_conn_req;
 use super::peer::rpma_peer;
 use super::{call, delete, export, get, give, out, string};
-use crate::core::{ConnCfg, Ep};
+use crate::core::{ConnCfg, Ep, Error};
 use std::ffi::{c_char, c_int};
+use std::ptr;
 
 /// Where connection requests of other sides come in.
 pub type rpma_ep = crate::core::Ep;
@@ -77,7 +78,7 @@ pub unsafe extern "C" fn rpma_ep_get_fd(ep: *const rpma_ep, fd: *mut c_int) -> c
 ///
 /// Not thread-safe on one endpoint.
 ///
-/// Errors, with *req_ptr as it was:
+/// Errors, with *req_ptr as it was, or NULL where rdma_ack_cm_event(3) failed:
 /// - RPMA_E_INVAL: ep or req_ptr is NULL, the event is no connection request, or cfg
 ///   wants a shared completion channel with a shared RQ that has its own CQ
 /// - RPMA_E_NO_EVENT: there is no request
@@ -92,7 +93,13 @@ pub unsafe extern "C" fn rpma_ep_next_conn_req(
     call(|| {
         // SAFETY: NULL or an endpoint; NULL or valid to write to; NULL or a configuration.
         let (ep, req, cfg) = unsafe { (get(ep)?, out(req_ptr)?, cfg.as_ref()) };
-        give(ep.next_conn_req(cfg.unwrap_or(&ConnCfg::default()))?, req)
+        match ep.next_conn_req(cfg.unwrap_or(&ConnCfg::default()))? {
+            Some(request) => give(request, req),
+            None => {
+                req.write(ptr::null_mut());
+                Err(Error::PROVIDER)
+            }
+        }
     })
 }
 

@@ -3,6 +3,7 @@
 use super::{call, delete, export, get_size, give, out, set_size};
 use crate::core::SrqCfg;
 use std::ffi::c_int;
+use std::ptr;
 
 /// How a shared RQ is made.
 pub type rpma_srq_cfg = crate::core::SrqCfg;
@@ -15,12 +16,16 @@ pub type rpma_srq_cfg = crate::core::SrqCfg;
 ///
 /// Thread-safe.
 ///
-/// Errors, with *cfg_ptr as it was:
+/// Errors:
 /// - RPMA_E_INVAL: cfg_ptr is NULL
-/// - RPMA_E_NOMEM: out of memory
+/// - RPMA_E_NOMEM: out of memory; *cfg_ptr is NULL then
 pub unsafe extern "C" fn rpma_srq_cfg_new(cfg_ptr: *mut *mut rpma_srq_cfg) -> c_int {
-    // SAFETY: NULL or valid to write to.
-    call(|| give(SrqCfg::default(), unsafe { out(cfg_ptr) }?))
+    call(|| {
+        // SAFETY: NULL or valid to write to.
+        let cfg = unsafe { out(cfg_ptr) }?;
+        cfg.write(ptr::null_mut());
+        give(SrqCfg::default(), cfg)
+    })
 }
 
 /// Releases a shared RQ configuration and sets *cfg_ptr to NULL; a *cfg_ptr that is

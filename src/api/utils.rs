@@ -56,7 +56,7 @@ pub unsafe extern "C" fn rpma_utils_get_ibv_context(
 ///
 /// Errors:
 /// - RPMA_E_INVAL: ibv_ctx or is_odp_capable is NULL
-/// - RPMA_E_PROVIDER: ibv_query_device_ex(3) failed
+/// - RPMA_E_PROVIDER: ibv_query_device_ex(3) failed; *is_odp_capable is 0 then
 pub unsafe extern "C" fn rpma_utils_ibv_context_is_odp_capable(
     ibv_ctx: *mut ibv_context,
     is_odp_capable: *mut c_int,
@@ -67,8 +67,9 @@ pub unsafe extern "C" fn rpma_utils_ibv_context_is_odp_capable(
             let context = Context::from_raw(ibv_ctx).ok_or(Error::INVAL)?;
             (context, out(is_odp_capable)?)
         };
-        capable.write(c_int::from(self::is_odp_capable(context)?));
-        Ok(())
+        let odp = self::is_odp_capable(context);
+        capable.write(c_int::from(odp == Ok(true)));
+        odp.map(|_| ())
     })
 }
 

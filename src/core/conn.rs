@@ -1,6 +1,6 @@
 use super::conn_req::Link;
 use super::ep::{ack, create_event_channel, next_event};
-use super::error::failed;
+use super::error::{Steps, failed};
 use super::flush::{Flush, RAW_LEN};
 use super::{Cq, Error, LocalRange, Peer, PeerCfg, PrivateData, RemoteRange, Result, Usage};
 use crate::verbs::{
@@ -67,21 +67,22 @@ pub struct Conn {
 }
 
 impl Conn {
-    /// Makes a connection of a request's link; `give_up` is called for its id
-    /// before it is released where that fails.
-    pub fn new(mut link: Link, peer: &Peer, give_up: impl FnOnce(&CmId)) -> Result<Self> {
-        let events = match create_event_channel() {
-            Ok(events) => events,
-            Err(error) => {
-                give_up(&link.id);
-                return Err(error);
+    /// Makes a connection of a request's link, which is released where that fails;
+    /// `accepted`: the other side takes it for made.
+    pub fn new(mut link: Link, peer: &Peer, accepted: bool) -> Result<Self> {
+        let give_up = |id: &CmId| {
+            if accepted {
+                let _ = id.disconnect();
             }
         };
-        let migrated = link
-            .id
-            .migrate(&events)
-            .map_err(failed!("rdma_migrate_id()"));
-        match migrated.and_then(|()| Flush::new(&mut link.qp, peer)) {
+        let events = create_event_channel().inspect_err(|_| give_up(&link.id))?;
+        if let Err(errno) = link.id.migrate(Some(&events)) {
+            let error = failed!("rdma_migrate_id()")(errno);
+            drop(events);
+            give_up(&link.id);
+            return Err(error);
+        }
+        match Flush::new(&mut link.qp, peer) {
             Ok(flush) => Ok(Conn {
                 flush,
                 link,
@@ -89,9 +90,13 @@ impl Conn {
                 direct_write_to_pmem: AtomicBool::new(false),
             }),
             Err(error) => {
+                // A channel must not go before the ids on it. An accepted one stays,
+                // since without a channel to disconnect is to wait for the other side.
+                let stays = accepted || link.id.migrate(None).is_err();
+                let stays = stays.then_some(events);
                 give_up(&link.id);
-                // Before the channel that its id has moved to.
                 drop(link);
+                drop(stays);
                 Err(error)
             }
         }
@@ -103,10 +108,11 @@ impl Conn {
     }
 
     pub fn delete(self) -> Result<()> {
-        let flush = self.flush.delete();
-        let link = self.link.delete().done();
+        let mut steps = Steps::new();
+        steps.then(self.flush.delete());
+        let result = self.link.delete(steps);
         drop(self.events);
-        flush.and(link)
+        result
     }
 
     pub fn disconnect(&self) -> Result<()> {
@@ -127,16 +133,15 @@ impl Conn {
     pub fn next_event(&self) -> Result<Event> {
         let event = next_event(&self.events)?;
         let (kind, name) = (event.kind(), event.name());
-        let data = match kind {
-            EventKind::Established if self.link.data.get().is_none() => {
-                PrivateData::copy(event.private_data())?
-            }
-            _ => None,
-        };
-        ack(event)?;
-        if let Some(data) = data {
-            let _ = self.link.data.set(data);
+        let mut data = self.link.data();
+        if kind == EventKind::Established && data.is_none() {
+            *data = PrivateData::copy(event.private_data())?;
         }
+        if let Err(error) = ack(event) {
+            *data = None;
+            return Err(error);
+        }
+        drop(data);
         let event = match kind {
             EventKind::Established => Event::Established,
             EventKind::ConnectError | EventKind::DeviceRemoval => Event::Lost,
@@ -152,8 +157,9 @@ impl Conn {
         Ok(event)
     }
 
-    pub fn private_data(&self) -> Option<&PrivateData> {
-        self.link.data.get()
+    /// Shows the data of the other side, empty if there is none.
+    pub fn private_data<T>(&self, look: impl FnOnce(&[u8]) -> T) -> T {
+        self.link.private_data(look)
     }
 
     pub fn apply_remote_peer_cfg(&self, cfg: &PeerCfg) {

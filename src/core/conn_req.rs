@@ -6,8 +6,8 @@ use crate::verbs::{CmId, CompChannel, Qp, QpAttr, RecvWr, Resolve, Unanswered};
 use std::ffi::CStr;
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// One range in a request; data of at most this many bytes may be inline.
 const MAX_SGE: u32 = 1;
@@ -25,12 +25,21 @@ pub struct Link {
     /// The channel of both queues, if they share one.
     pub channel: Option<CompChannel>,
     /// What the other side said.
-    pub data: OnceLock<PrivateData>,
+    data: Mutex<Option<PrivateData>>,
 }
 
 impl Link {
-    pub fn delete(self) -> Steps {
-        let mut steps = Steps::new();
+    /// Shows the data, empty if there is none.
+    pub fn private_data<T>(&self, look: impl FnOnce(&[u8]) -> T) -> T {
+        look(self.data().as_ref().map_or(&[], PrivateData::bytes))
+    }
+
+    pub fn data(&self) -> MutexGuard<'_, Option<PrivateData>> {
+        self.data.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds its steps to those before.
+    pub fn delete(self, mut steps: Steps) -> Result<()> {
         drop(self.qp);
         if let Some(rcq) = self.rcq {
             steps.then(rcq.delete());
@@ -43,7 +52,7 @@ impl Link {
         if let Some(channel) = self.channel {
             steps.step("ibv_destroy_comp_channel", channel.close());
         }
-        steps
+        steps.done()
     }
 }
 
@@ -106,12 +115,7 @@ impl Equipment {
         })
     }
 
-    pub fn link(
-        self,
-        id: CmId,
-        unanswered: Option<Unanswered>,
-        data: OnceLock<PrivateData>,
-    ) -> Link {
+    pub fn link(self, id: CmId, unanswered: Option<Unanswered>, data: Option<PrivateData>) -> Link {
         Link {
             qp: self.qp,
             rcq: self.rcq,
@@ -119,7 +123,7 @@ impl Equipment {
             unanswered,
             id,
             channel: self.channel,
-            data,
+            data: Mutex::new(data),
         }
     }
 }
@@ -145,7 +149,7 @@ impl ConnReq {
         let (addr, port) = (Shown(addr), Shown(port));
         let equipment = Equipment::new(peer, &id, cfg, format_args!("{addr}:{port}"))?;
         log!(Notice, "Requesting a connection to {addr}:{port}");
-        let link = equipment.link(id, None, OnceLock::new());
+        let link = equipment.link(id, None, None);
         // SAFETY: passed on to the caller.
         Ok(unsafe { Self::new(peer, link) })
     }
@@ -158,11 +162,11 @@ impl ConnReq {
     }
 
     pub fn delete(self) -> Result<()> {
-        self.link.delete().done()
+        self.link.delete(Steps::log_all())
     }
 
-    pub fn private_data(&self) -> Option<&PrivateData> {
-        self.link.data.get()
+    pub fn private_data<T>(&self, look: impl FnOnce(&[u8]) -> T) -> T {
+        self.link.private_data(look)
     }
 
     /// # Safety
@@ -180,19 +184,21 @@ impl ConnReq {
         let peer = unsafe { self.peer.as_ref() };
         if let Some(unanswered) = self.link.unanswered.take() {
             match unanswered.accept(private_data) {
-                Ok(()) => Conn::new(self.link, peer, |id| {
-                    // The other side is not left with half a connection.
-                    let _ = id.disconnect();
-                }),
+                Ok(()) => Conn::new(self.link, peer, true),
                 Err((unanswered, errno)) => {
                     self.link.unanswered = Some(unanswered);
                     Err(failed!("rdma_accept()")(errno))
                 }
             }
         } else {
-            let conn = Conn::new(self.link, peer, |_| ())?;
-            conn.send_request(private_data)?;
-            Ok(conn)
+            let conn = Conn::new(self.link, peer, false)?;
+            match conn.send_request(private_data) {
+                Ok(()) => Ok(conn),
+                Err(error) => {
+                    let _ = conn.delete();
+                    Err(error)
+                }
+            }
         }
     }
 }

@@ -2,10 +2,12 @@ use super::error::{Steps, failed};
 use super::{Error, Result};
 use crate::verbs::{self, CompChannel, Context, ibv_wc};
 use std::ffi::c_int;
+use std::mem::ManuallyDrop;
 
 /// A completion queue, on a channel of its own or a shared one.
 pub struct Cq {
-    cq: verbs::Cq,
+    /// Taken only when the whole is released.
+    cq: ManuallyDrop<verbs::Cq>,
     /// None if the channel is shared: its owner waits on it.
     channel: Option<CompChannel>,
     /// The descriptor of the channel, whosever it is.
@@ -16,30 +18,33 @@ impl Cq {
     /// Verbs take an int: no more than that is asked for.
     pub fn new(context: Context, size: u32, shared: Option<&CompChannel>) -> Result<Self> {
         let size = c_int::try_from(size).unwrap_or(c_int::MAX);
-        let create = |channel: &CompChannel| {
-            let cq = verbs::Cq::create(context, size, channel);
-            Ok((cq.map_err(failed!("ibv_create_cq()"))?, channel.fd()))
+        let own = match shared {
+            Some(_) => None,
+            None => Some(create_channel(context)?),
         };
-        let (cq, fd, channel) = match shared {
-            Some(shared) => {
-                let (cq, fd) = create(shared)?;
-                (cq, fd, None)
-            }
-            None => {
-                let own = create_channel(context)?;
-                let (cq, fd) = create(&own)?;
-                (cq, fd, Some(own))
-            }
-        };
-        let cq = Cq { cq, channel, fd };
-        cq.req_notify()?;
-        Ok(cq)
+        // One of the two is there.
+        let channel = shared.or(own.as_ref()).ok_or(Error::UNKNOWN)?;
+        let fd = channel.fd();
+        let cq = verbs::Cq::create(context, size, channel).map_err(failed!("ibv_create_cq()"))?;
+        req_notify(&cq)?;
+        Ok(Cq {
+            cq: ManuallyDrop::new(cq),
+            channel: own,
+            fd,
+        })
     }
 
     pub fn delete(self) -> Result<()> {
+        ManuallyDrop::new(self).release()
+    }
+
+    /// Nothing of `self` is used after this.
+    fn release(&mut self) -> Result<()> {
         let mut steps = Steps::new();
-        steps.step("ibv_destroy_cq", self.cq.close());
-        if let Some(channel) = self.channel {
+        // SAFETY: called once, by `delete` or `drop`, and `cq` not used again.
+        let cq = unsafe { ManuallyDrop::take(&mut self.cq) };
+        steps.step("ibv_destroy_cq", cq.close());
+        if let Some(channel) = self.channel.take() {
             steps.step("ibv_destroy_comp_channel", channel.close());
         }
         steps.done()
@@ -62,7 +67,7 @@ impl Cq {
     }
 
     pub fn req_notify(&self) -> Result<()> {
-        self.cq.req_notify().map_err(failed!("ibv_req_notify_cq()"))
+        req_notify(&self.cq)
     }
 
     /// Takes up to `entries` completions, at least 1; how many there were.
@@ -78,6 +83,17 @@ impl Cq {
         }
         Ok(got)
     }
+}
+
+/// A queue that can't be destroyed is told of in the log on any way out.
+impl Drop for Cq {
+    fn drop(&mut self) {
+        let _ = self.release();
+    }
+}
+
+fn req_notify(cq: &verbs::Cq) -> Result<()> {
+    cq.req_notify().map_err(failed!("ibv_req_notify_cq()"))
 }
 
 #[cold]

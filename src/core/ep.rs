@@ -5,7 +5,6 @@ use super::{ConnCfg, ConnReq, Error, Peer, PrivateData, Result};
 use crate::verbs::{CmEvent, CmId, Errno, EventChannel, EventKind, Resolve};
 use std::ffi::{CStr, c_int};
 use std::ptr::NonNull;
-use std::sync::OnceLock;
 
 /// Where connection requests come in.
 pub struct Ep {
@@ -39,8 +38,9 @@ impl Ep {
         self.events.fd()
     }
 
-    /// Takes the next request; the client is rejected if it can't be equipped.
-    pub fn next_conn_req(&self, cfg: &ConnCfg) -> Result<ConnReq> {
+    /// Takes the next request; the client is rejected if it can't be equipped. None is
+    /// one that was dropped since its event could not be acknowledged.
+    pub fn next_conn_req(&self, cfg: &ConnCfg) -> Result<Option<ConnReq>> {
         // SAFETY: the peer outlives the endpoint.
         let peer = unsafe { self.peer.as_ref() };
         let event = next_event(&self.events)?;
@@ -52,7 +52,7 @@ impl Ep {
         let (unanswered, id) = unsafe { event.take_id() };
         let equipped = Equipment::new(peer, &id, cfg, id.local_addr()).and_then(|equipment| {
             let data = PrivateData::copy(event.private_data())?;
-            Ok((equipment, data.map_or_else(OnceLock::new, OnceLock::from)))
+            Ok((equipment, data))
         });
         let acked = ack(event);
         // From here on a failure rejects the client and destroys the id, which the
@@ -67,7 +67,13 @@ impl Ep {
         let link = equipment.link(id, Some(unanswered), data);
         // SAFETY: the peer outlives the requests of the endpoint.
         let request = unsafe { ConnReq::new(peer, link) };
-        acked.map(|()| request)
+        match acked {
+            Ok(()) => Ok(Some(request)),
+            Err(_) => {
+                let _ = request.delete();
+                Ok(None)
+            }
+        }
     }
 }
 

@@ -64,26 +64,48 @@ pub fn try_box<T>(value: T) -> Result<Box<T>> {
 
 /// The result of several steps that are all done: the first failure.
 #[must_use]
-pub struct Steps(Result<()>);
+pub struct Steps {
+    result: Result<()>,
+    /// Whether a step after a failed one says so in the log when it fails too.
+    log_all: bool,
+}
 
 impl Steps {
+    /// The first failure is logged.
     pub fn new() -> Self {
-        Steps(Ok(()))
+        Steps {
+            result: Ok(()),
+            log_all: false,
+        }
     }
 
-    /// Records the result of a step that makes a verbs call, and logs its failure.
+    /// Every failure is logged.
+    pub fn log_all() -> Self {
+        Steps {
+            result: Ok(()),
+            log_all: true,
+        }
+    }
+
+    /// Records the result of a step that makes a verbs call.
     pub fn step(&mut self, call: impl Display, result: std::result::Result<(), Errno>) {
-        self.then(result.map_err(failed!("{call}()")));
+        if let Err(errno) = result {
+            let log = self.log_all || self.result.is_ok();
+            self.then(Err(match log {
+                true => failed!("{call}()")(errno),
+                false => Error::PROVIDER,
+            }));
+        }
     }
 
     /// Records the result of a step that has logged its failure.
     pub fn then(&mut self, result: Result<()>) {
-        if self.0.is_ok() {
-            self.0 = result;
+        if self.result.is_ok() {
+            self.result = result;
         }
     }
 
     pub fn done(self) -> Result<()> {
-        self.0
+        self.result
     }
 }

@@ -1,6 +1,6 @@
 use super::error::Steps;
 use super::{Error, LocalRange, MrLocal, Peer, Result, Usage};
-use crate::verbs::{Qp, Sge};
+use crate::verbs::{Errno, Qp, Sge};
 use std::ffi::c_void;
 use std::ptr;
 
@@ -70,7 +70,7 @@ impl Page {
         // SAFETY: takes no pointer.
         let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         let Ok(size) = usize::try_from(size) else {
-            log!(Error, "sysconf(_SC_PAGESIZE) failed");
+            log!(Fatal, "sysconf(_SC_PAGESIZE) failed: {}", Errno::last());
             return Err(Error::PROVIDER);
         };
         let (protection, flags) = (

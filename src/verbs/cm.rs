@@ -278,9 +278,11 @@ impl CmId {
         Errno::set(unsafe { rdma_listen(self.as_ptr(), 0) })
     }
 
-    pub fn migrate(&self, channel: &EventChannel) -> Result<(), Errno> {
+    /// `rdma_migrate_id`; without a channel its calls are synchronous again.
+    pub fn migrate(&self, channel: Option<&EventChannel>) -> Result<(), Errno> {
+        let channel = channel.map_or(ptr::null_mut(), |c| c.0.as_ptr());
         // SAFETY: id and channel are alive.
-        Errno::set(unsafe { rdma_migrate_id(self.as_ptr(), channel.0.as_ptr()) })
+        Errno::set(unsafe { rdma_migrate_id(self.as_ptr(), channel) })
     }
 
     pub fn connect(&self, private_data: Option<&[u8]>) -> Result<(), Errno> {
