@@ -102,6 +102,9 @@ static bool needed(const char *call, int ret)
 	return ret == 0;
 }
 
+/* How much memory of the library's there is, if recorder/memory.c is linked in. */
+__attribute__((weak)) unsigned memory_in_use(void);
+
 /* Runs one case, whose trace is then in recorder_trace. */
 static void run_case(const struct scenario *s, const struct fault *fault)
 {
@@ -112,6 +115,8 @@ static void run_case(const struct scenario *s, const struct fault *fault)
 	in.context = recorder_device();
 	s->run();
 	recorder_line("alive %s", recorder_alive());
+	if (memory_in_use != NULL)
+		recorder_line("memory in use: %u", memory_in_use());
 }
 
 static void run_in_child(const struct scenario *s, const struct fault *fault)

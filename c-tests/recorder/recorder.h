@@ -44,7 +44,8 @@ struct fault_point {
  *   iwarp            is one
  *   old              is of a provider without extended functions
  *   none             there is no device behind any address
- *   quiet            nothing is written down, so that threads have nothing in common here
+ *   quiet            nothing is written down, so that threads have nothing in common here; every
+ *                    call works, and there is always another event of each kind
  */
 void recorder_begin(const char *device, const struct fault *fault);
 
@@ -98,7 +99,13 @@ static inline bool is_word_of(const char *words, const char *word)
 	return false;
 }
 
-/* True while a call of the interface is at work and not the recorder itself. */
-extern bool recorder_watching;
+/* Whether a call that is none of the recorder's fails, and which is one that can. */
+bool recorder_fails(const char *which);
+
+/*
+ * True while a call of the interface is at work and not the recorder itself. Volatile, since compilers
+ * take it that malloc looks at nothing.
+ */
+extern volatile bool recorder_watching;
 
 #endif
