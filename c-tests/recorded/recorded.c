@@ -471,6 +471,7 @@ static void accepted(void)
 		if (in.conn != NULL) {
 			getters();
 			next_event(RDMA_CM_EVENT_ESTABLISHED, "");
+			next_event(RDMA_CM_EVENT_ESTABLISHED, "late");
 		}
 	}
 	end_conn();
@@ -527,6 +528,44 @@ static void requested(void)
 		if (in.conn != NULL) {
 			getters();
 			next_event(RDMA_CM_EVENT_ESTABLISHED, "welcome");
+		}
+	}
+	end_conn();
+	end_all();
+}
+
+/* As much private data as there can be, of both sides. */
+static unsigned char much[UINT8_MAX];
+static const struct rpma_conn_private_data all_of_it = {much, sizeof(much)};
+
+static void accept_much(void)
+{
+	memset(much, 0xbe, sizeof(much));
+	if (!have_peer() || !have_ep())
+		return;
+	recorder_cm_event(RDMA_CM_EVENT_CONNECT_REQUEST, much, sizeof(much));
+	if (CALL(rpma_ep_next_conn_req(in.ep, NULL, OUT)) == 0) {
+		in.req = GAVE(struct rpma_conn_req *);
+		private_data_of_req();
+		connect_with(&all_of_it);
+		if (in.conn != NULL)
+			private_data_of_conn();
+	}
+	end_conn();
+	end_all();
+}
+
+static void request_much(void)
+{
+	memset(much, 0xbe, sizeof(much));
+	if (!have_peer())
+		return;
+	if (new_req()) {
+		connect_with(&all_of_it);
+		recorder_cm_event(RDMA_CM_EVENT_ESTABLISHED, much, sizeof(much));
+		if (in.conn != NULL) {
+			CALL(rpma_conn_next_event(in.conn, OUT));
+			private_data_of_conn();
 		}
 	}
 	end_conn();
@@ -829,11 +868,14 @@ static const struct scenario scenarios[] = {
 	ANY_DEVICE("utils", utils, NULL, false),
 	{"utils on odp", utils, "odp", NULL, false},
 	{"utils on odp-write", utils, "odp-write", NULL, false},
+	{"utils on odp-read", utils, "odp-read", NULL, false},
+	{"utils on odp-rc", utils, "odp-rc", NULL, false},
 	{"utils on old", utils, "old", NULL, false},
 	{"utils on none", utils, "none", NULL, false},
 	ANY_DEVICE("peer", peer, NULL, false),
 	{"peer on flush", peer, "flush", NULL, false},
 	{"peer on flush-global", peer, "flush-global", NULL, false},
+	{"peer on flush-persistent", peer, "flush-persistent", NULL, false},
 	{"peer on atomic", peer, "atomic", NULL, false},
 	{"peer on odp", peer, "odp", NULL, false},
 	{"peer on old", peer, "old", NULL, false},
@@ -845,6 +887,12 @@ static const struct scenario scenarios[] = {
 	{"mr on old", mr, "old", NULL, false},
 	ANY_DEVICE("usages", usages, NULL, true),
 	{"usages on odp", usages, "odp", NULL, false},
+	{"usages on odp paged", usages, "odp paged", NULL, true},
+	{"usages on odp paged native", usages, "odp paged flush atomic", NULL, true},
+	{"usages on paged", usages, "paged", NULL, true},
+	{"usages on volatile", usages, "volatile flush atomic", NULL, true},
+	{"usages on odp paged volatile", usages, "odp paged volatile flush atomic", NULL, true},
+	{"usages on volatile full", usages, "volatile full flush atomic", NULL, true},
 	{"usages on iwarp", usages, "iwarp", NULL, true},
 	{"usages on iwarp native", usages, "iwarp flush atomic", NULL, true},
 	{"srq by default", srq, "", "default", false},
@@ -871,6 +919,8 @@ static const struct scenario scenarios[] = {
 	{"requested on atomic", requested, "atomic", NULL, false},
 	{"requested on odp", requested, "odp", NULL, false},
 	{"requested on iwarp", requested, "iwarp", NULL, false},
+	{"accept_much", accept_much, "", NULL, false},
+	{"request_much", request_much, "", NULL, false},
 	ANY_DEVICE("bad_connects", bad_connects, NULL, false),
 	{"bad_connects on atomic", bad_connects, "atomic", NULL, false},
 	{"bad_connects with shared rcq", bad_connects, "", "shared rcq", false},
@@ -879,7 +929,11 @@ static const struct scenario scenarios[] = {
 	{"waiting with rcq", waiting, "", "rcq", false},
 	{"waiting with shared", waiting, "", "shared", false},
 	{"waiting with shared rcq", waiting, "", "shared rcq", false},
+	{"waiting with srq-rcq", waiting, "", "srq-rcq", false},
+	{"waiting with shared srq", waiting, "", "shared srq", false},
 	ANY_DEVICE("ops", ops, NULL, false),
+	{"ops with srq", ops, "", "srq", true},
+	{"ops with shared rcq", ops, "", "shared rcq", true},
 	{"ops on flush", ops, "flush", NULL, false},
 	{"ops on atomic", ops, "atomic", NULL, false},
 	{"ops on no-extension", ops, "flush atomic no-extension", NULL, false},

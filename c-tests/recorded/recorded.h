@@ -91,6 +91,10 @@ static int leave(const char *call, int ret)
 		out = written;
 	}
 	recorder_line("%s = %s%s log %s", call, code_name(ret), out, log_summary());
+	/* Which lines show it at all is each library's own. */
+	if (strncmp(call, "rpma_read(", 10) == 0 && strstr(log_text(), "9abcdef0") != NULL)
+		recorder_line("    context %s in the log", strstr(log_text(), "123456789abcdef0") != NULL ?
+				"whole" : "cut");
 	return ret;
 }
 

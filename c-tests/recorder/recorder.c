@@ -24,6 +24,7 @@
 #define CAP_FLUSH_GLOBAL (1ULL << 38)
 #define CAP_FLUSH_PERSISTENT (1ULL << 39)
 #define CAP_ATOMIC_WRITE (1ULL << 40)
+#define ACCESS_FLUSH_PERSISTENT (1 << 9)
 #define WITH_FLUSH (1ULL << 11)
 #define WITH_ATOMIC_WRITE (1ULL << 12)
 #define WR_ATOMIC_WRITE (offsetof(struct ibv_qp_ex, wr_abort) + sizeof(void *))
@@ -47,6 +48,7 @@ struct object {
 
 struct queued {
 	enum rdma_cm_event_type event;
+	bool has_data;
 	size_t len;
 	unsigned char data[256];
 };
@@ -125,9 +127,11 @@ static void call(const char *format, ...)
 	errno = error;
 }
 
+#define ROOM (2 * UINT8_MAX + 1)
+
 static char *room(void)
 {
-	static char text[32][160];
+	static char text[32][ROOM];
 	static int turn;
 
 	return text[turn = (turn + 1) % COUNT(text)];
@@ -139,9 +143,9 @@ static const char *error_name(int error)
 	const char *name = strerrorname_np(error);
 
 	if (error < 0)
-		snprintf(to, 160, "EAI %d", error);
+		snprintf(to, ROOM, "EAI %d", error);
 	else
-		snprintf(to, 160, "%s", name != NULL && error != 0 ? name : "no errno");
+		snprintf(to, ROOM, "%s", name != NULL && error != 0 ? name : "no errno");
 	return to;
 }
 
@@ -176,9 +180,9 @@ static const char *name(enum kind kind, const void *at)
 	o = find(kind, at);
 	to = room();
 	if (o == NULL)
-		snprintf(to, 160, "(no %s)", kind_names[kind]);
+		snprintf(to, ROOM, "(no %s)", kind_names[kind]);
 	else
-		snprintf(to, 160, "%s%d%s", kind_names[kind], o->number, o->alive ? "" : "(gone)");
+		snprintf(to, ROOM, "%s%d%s", kind_names[kind], o->number, o->alive ? "" : "(gone)");
 	return to;
 }
 
@@ -294,7 +298,7 @@ static const char *minus_one(bool failed)
 	if (now.quiet || !failed)
 		return "0";
 	to = room();
-	snprintf(to, 160, "-1 %s", error_name(errno));
+	snprintf(to, ROOM, "-1 %s", error_name(errno));
 	return to;
 }
 
@@ -306,7 +310,7 @@ static const char *made(enum kind kind, const void *at)
 	if (now.quiet || at != NULL)
 		return name(kind, at);
 	to = room();
-	snprintf(to, 160, "NULL %s", error_name(errno));
+	snprintf(to, ROOM, "NULL %s", error_name(errno));
 	return to;
 }
 
@@ -370,7 +374,7 @@ static const char *place(const void *at)
 		struct memory *m = &now.memory[i];
 
 		if (to >= m->start && to < m->start + m->size) {
-			snprintf(text, 160, "%s+%td", m->name, to - m->start);
+			snprintf(text, ROOM, "%s+%td", m->name, to - m->start);
 			return text;
 		}
 	}
@@ -379,11 +383,11 @@ static const char *place(const void *at)
 
 		if (o->kind == PAGE && o->alive && to >= (const char *)o->at &&
 				to < (const char *)o->at + 4096) {
-			snprintf(text, 160, "page%d+%td", o->number, to - (const char *)o->at);
+			snprintf(text, ROOM, "page%d+%td", o->number, to - (const char *)o->at);
 			return text;
 		}
 	}
-	snprintf(text, 160, "%p", at);
+	snprintf(text, ROOM, "%p", at);
 	return text;
 }
 
@@ -395,7 +399,7 @@ static const char *bytes(const void *at, size_t n)
 		return "";
 	to = room();
 	to[0] = '\0';
-	for (size_t i = 0; i < n && i < 64; i++)
+	for (size_t i = 0; i < n && i < UINT8_MAX; i++)
 		sprintf(to + 2 * i, "%02x", ((const unsigned char *)at)[i]);
 	return n == 0 ? "none" : to;
 }
@@ -468,7 +472,6 @@ static int query(struct ibv_context *context, const struct ibv_query_device_ex_i
 		struct ibv_device_attr_ex *attr, size_t size)
 {
 	int error = fails("ibv_query_device_ex") ? errno : 0;
-	uint32_t write = IBV_ODP_SUPPORT_WRITE, read = IBV_ODP_SUPPORT_READ;
 
 	call("ibv_query_device_ex(%s, input %s) = %s", context_name(context),
 			input != NULL ? "given" : "NULL", zero_or_error(error));
@@ -481,11 +484,14 @@ static int query(struct ibv_context *context, const struct ibv_query_device_ex_i
 		attr->device_cap_flags_ex |= CAP_FLUSH_GLOBAL | CAP_FLUSH_PERSISTENT;
 	if (device_is("flush-global"))
 		attr->device_cap_flags_ex |= CAP_FLUSH_GLOBAL;
-	if (device_is("odp") || device_is("odp-write")) {
+	if (device_is("flush-persistent"))
+		attr->device_cap_flags_ex |= CAP_FLUSH_PERSISTENT;
+	if (device_is("odp") || device_is("odp-write") || device_is("odp-read"))
 		attr->odp_caps.general_caps = IBV_ODP_SUPPORT;
-		attr->odp_caps.per_transport_caps.rc_odp_caps =
-				device_is("odp") ? write | read : write;
-	}
+	if (device_is("odp") || device_is("odp-rc") || device_is("odp-write"))
+		attr->odp_caps.per_transport_caps.rc_odp_caps |= IBV_ODP_SUPPORT_WRITE;
+	if (device_is("odp") || device_is("odp-rc") || device_is("odp-read"))
+		attr->odp_caps.per_transport_caps.rc_odp_caps |= IBV_ODP_SUPPORT_READ;
 	return 0;
 }
 
@@ -666,8 +672,23 @@ int ibv_dealloc_pd(struct ibv_pd *pd)
 
 struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
 {
-	struct ibv_mr *mr = MAKE(MR, struct ibv_mr, "ibv_reg_mr");
+	bool failed = fails("ibv_reg_mr");
+	struct ibv_mr *mr = NULL;
 
+	if (!failed && device_is("paged") && !(access & IBV_ACCESS_ON_DEMAND)) {
+		failed = true;
+		errno = EOPNOTSUPP;
+	}
+	if (!failed && device_is("volatile") && (access & ACCESS_FLUSH_PERSISTENT)) {
+		failed = true;
+		errno = EINVAL;
+	}
+	if (!failed && device_is("full")) {
+		failed = true;
+		errno = ENOMEM;
+	}
+	if (!failed)
+		mr = make(MR, sizeof(*mr));
 	if (mr != NULL)
 		*mr = (struct ibv_mr){
 			.context = CONTEXT, .pd = pd, .addr = addr, .length = length,
@@ -833,16 +854,16 @@ static const char *address(const struct sockaddr *at)
 	if (now.quiet || at == NULL)
 		return "NULL";
 	text = room();
-	snprintf(text, 160, "an address");
+	snprintf(text, ROOM, "an address");
 	for (size_t i = 0; i < now.objects; i++) {
 		const struct info *info = now.object[i].at;
 
 		if (now.object[i].kind != INFO || !now.object[i].alive)
 			continue;
 		if (at == (const struct sockaddr *)&info->src)
-			snprintf(text, 160, "info%d src", now.object[i].number);
+			snprintf(text, ROOM, "info%d src", now.object[i].number);
 		if (at == (const struct sockaddr *)&info->dst)
-			snprintf(text, 160, "info%d dst", now.object[i].number);
+			snprintf(text, ROOM, "info%d dst", now.object[i].number);
 	}
 	return text;
 }
@@ -1071,6 +1092,7 @@ void recorder_cm_event(enum rdma_cm_event_type event, const void *data, size_t l
 	struct queued *queued = &now.cm[now.cm_end++ % COUNT(now.cm)];
 
 	*queued = (struct queued){.event = event, .len = len};
+	queued->has_data = data != NULL;
 	if (len > 0)
 		memcpy(queued->data, data, len);
 }
@@ -1108,11 +1130,10 @@ int rdma_get_cm_event(struct rdma_event_channel *events, struct rdma_cm_event **
 		/* The data lies behind the event and goes with it. */
 		got = make(EVENT, sizeof(*got) + sizeof(queued->data));
 		got->event = queued->event;
-		if (queued->len > 0) {
-			memcpy(got + 1, queued->data, queued->len);
+		memcpy(got + 1, queued->data, queued->len);
+		if (queued->has_data)
 			got->param.conn.private_data = got + 1;
-			got->param.conn.private_data_len = (uint8_t)queued->len;
-		}
+		got->param.conn.private_data_len = (uint8_t)queued->len;
 		if (queued->event == RDMA_CM_EVENT_CONNECT_REQUEST) {
 			got->id = make(ID, sizeof(*got->id));
 			got->id->channel = events;

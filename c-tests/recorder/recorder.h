@@ -35,9 +35,15 @@ struct fault_point {
 /*
  * Begins anew: no object is alive and the trace is empty. `device` is a list of words:
  *
- *   odp, odp-write   pages on demand; for writes alone
+ *   odp              pages on demand
+ *   odp-write, odp-read, odp-rc
+ *                    does so for writes or reads alone, or does not say so in general
  *   flush, atomic    has the native operation
- *   flush-global     knows one kind of flush alone
+ *   flush-global, flush-persistent
+ *                    knows one kind of flush alone
+ *   paged            registers no memory but to page it on demand
+ *   volatile         registers no memory for a flush to persistence
+ *   full             registers no memory at all
  *   refuse-flush, refuse-ops
  *                    the provider makes no QP with FLUSH, with any of the operations
  *   no-extension     QPs have no extended interface

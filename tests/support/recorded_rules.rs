@@ -7,7 +7,7 @@ use super::recorded::{ApiCall, Case, Fault, Trace, error_text, name};
 use std::collections::HashMap;
 
 /// All of them, each of which has to show somewhere.
-pub const ALL: [&str; 13] = [
+pub const ALL: [&str; 14] = [
     "D1",
     "D2",
     "D3",
@@ -17,6 +17,7 @@ pub const ALL: [&str; 13] = [
     "D7",
     "D8",
     "D9",
+    "D10",
     "D11",
     "D12",
     "channel last",
@@ -62,6 +63,7 @@ pub fn expected(
         rewrite.d6(api);
         rewrite.d7(api);
         rewrite.d8(api);
+        rewrite.d10(api);
     }
     rewrite.seen.dedup();
     (rewrite.trace.to_string(), rewrite.seen)
@@ -358,6 +360,16 @@ impl<'a> Rewrite<'a> {
         }
     }
 
+    /// A context in an error line.
+    fn d10(&mut self, api: usize) {
+        for shown in &mut self.trace.calls[api].shown {
+            if shown == "context cut in the log" {
+                *shown = "context whole in the log".to_string();
+                self.seen.push("D10");
+            }
+        }
+    }
+
     /// A provider that refuses the operations of a QP is asked for fewer of them.
     fn d11(&mut self) {
         let Some(api) = self.trace.calls.iter().position(|call| {
@@ -451,31 +463,56 @@ impl<'a> Rewrite<'a> {
 
     /// Memory that the device says is not persistent is registered for less.
     fn d12(&mut self) {
-        const FLUSH_PERSISTENT: u32 = 0x200;
-        let Some(Fault { point, error, on }) = self.fault().cloned() else {
-            return;
-        };
-        if point.call != "ibv_reg_mr" || error != "EINVAL" || on {
+        // A device that says so of all memory: as with one that does not, but for what follows.
+        if self.case.scenario.ends_with(" volatile") {
+            let native = self.case.scenario.replace("volatile", "native");
+            self.trace = Trace::parse(&self.clean[&format!("{native}\tclean")]);
+            for api in 0..self.trace.calls.len() {
+                self.register_for_less(api, true);
+            }
+        } else if self.case.scenario.ends_with(" volatile full") {
+            for api in 0..self.trace.calls.len() {
+                self.register_for_less(api, false);
+            }
+        }
+        if let Some(Fault { point, error, on }) = self.fault()
+            && point.call == "ibv_reg_mr"
+            && error == "EINVAL"
+            && !on
+        {
+            let trace = Trace::parse(&self.clean[&self.case.clean()]);
+            if persistent(&trace.calls[point.api - 1]) {
+                self.trace = trace;
+                self.register_for_less(point.api - 1, true);
+            }
+        }
+    }
+
+    /// What a call does to register memory for a flush to persistence, it does once more for all
+    /// the rest, after EINVAL; whether that works.
+    fn register_for_less(&mut self, api: usize, works: bool) {
+        const REFUSED: &str = "NULL EINVAL";
+        let call = &mut self.trace.calls[api];
+        if !persistent(call) {
             return;
         }
-        let refused = self.trace.calls[point.api - 1].clone();
-        let at = refused
-            .find("ibv_reg_mr")
-            .unwrap_or_else(|| panic!("{}", self.case));
-        let line = &refused.lines[at];
-        let (front, access) = line.split_once("access ").unwrap();
-        let (access, _) = access.split_once(')').unwrap();
-        let access = u32::from_str_radix(access.trim_start_matches("0x"), 16).unwrap();
-        if access & FLUSH_PERSISTENT == 0 {
-            return;
+        let less = call.lines.iter().map(|line| {
+            let (front, access, back) = access(line).unwrap();
+            let back = if works { back } else { " = NULL ENOMEM" };
+            let less = match access & !FLUSH_PERSISTENT {
+                0 => "0".to_string(),
+                less => format!("{less:#x}"),
+            };
+            format!("{front}{less}){back}")
+        });
+        let less: Vec<_> = less.collect();
+        let last = call.lines.last_mut().unwrap();
+        let (call_itself, _) = last.rsplit_once(" = ").unwrap();
+        *last = format!("{call_itself} = {REFUSED}");
+        call.lines.extend(less);
+        if works {
+            call.log.push("WARNING".to_string());
         }
-        let less = access & !FLUSH_PERSISTENT;
-        self.trace = Trace::parse(&self.clean[&self.case.clean()]);
-        let call = self.call(point.api - 1);
-        let again = call.lines[at].rsplit_once(" = ").unwrap().1.to_string();
-        call.lines[at] = format!("{front}access {less:#x}) = {again}");
-        call.lines.insert(at, line.clone());
-        call.log.push("WARNING".to_string());
         self.seen.push("D12");
     }
 
@@ -490,4 +527,22 @@ impl<'a> Rewrite<'a> {
             }
         }
     }
+}
+
+const FLUSH_PERSISTENT: u32 = 0x200;
+
+/// A line that registers memory, around its access rights.
+fn access(line: &str) -> Option<(&str, u32, &str)> {
+    let at = line.find("access ")? + "access ".len();
+    let (front, rest) = line.split_at(at);
+    let (access, back) = rest.split_once(')')?;
+    let access = u32::from_str_radix(access.trim_start_matches("0x"), 16).unwrap();
+    Some((front, access, back))
+}
+
+/// Whether a call registers memory for a native flush to persistence.
+fn persistent(call: &ApiCall) -> bool {
+    let registers = |line: &String| name(line) == "ibv_reg_mr";
+    let access = call.lines.last().and_then(|line| access(line));
+    call.lines.iter().all(registers) && access.is_some_and(|(_, a, _)| a & FLUSH_PERSISTENT != 0)
 }
