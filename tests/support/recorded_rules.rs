@@ -24,6 +24,77 @@ pub const ALL: [&str; 14] = [
     "asked once",
 ];
 
+/// Where release 1.2.0 of the original, as Debian has it, differs from 1.3.0.
+pub const OF_1_2_0: [&str; 3] = ["no native operations", "no extended QPs", "asks a device once"];
+
+/// The scenario without the words of its name for native operations, of which 1.2.0 makes no use.
+pub fn without_native(scenario: &str) -> String {
+    let Some((what, device)) = scenario.split_once(" on ") else {
+        return scenario.to_string();
+    };
+    let others = device.split(' ').filter(|word| {
+        !["native", "atomic", "volatile", "no-extension"].contains(word)
+            && !word.starts_with("flush")
+            && !word.starts_with("refuse")
+    });
+    let others: Vec<_> = others.collect();
+    match others.is_empty() {
+        true => format!("{what} on plain"),
+        false => format!("{what} on {}", others.join(" ")),
+    }
+}
+
+/// The trace that 1.2.0 has to give by that of 1.3.0, and the differences that show in it.
+pub fn expected_of_1_2_0(
+    case: &Case,
+    original: &str,
+    clean: &HashMap<String, String>,
+) -> (String, Vec<&'static str>) {
+    let mut seen = vec![];
+    let mut trace = Trace::parse(original);
+    let plain = without_native(&case.scenario);
+    if plain != case.scenario {
+        let plain = [plain.clone(), plain.replace(" on plain", " by default")]
+            .iter()
+            .find_map(|name| clean.get(&format!("{name}\tclean")))
+            .unwrap_or_else(|| panic!("no such scenario: {plain}"));
+        trace = Trace::parse(plain);
+        seen.push("no native operations");
+    }
+    let asks = |line: &String| name(line).starts_with("ibv_query_device");
+    if let Some(Fault { point, .. }) = &case.fault
+        && asks(&point.call)
+        && point.nth > 1
+    {
+        trace = Trace::parse(&clean[&case.clean()]);
+    }
+    for call in &mut trace.calls {
+        for line in &mut call.lines {
+            if name(line) == "rdma_create_qp_ex" {
+                *line = line.replace("mask 0x41", "mask 0x1");
+                seen.push("no extended QPs");
+            }
+        }
+        call.lines.retain(|line| name(line) != "ibv_qp_to_qp_ex");
+        if call.is("rpma_peer_new") && call.lines.iter().any(asks) {
+            // The old way to ask is for where there is no new one.
+            let first = call.lines.iter().take_while(|line| asks(line));
+            let old = first.skip(1).take_while(|line| name(line) == "ibv_query_device");
+            let old = match name(&call.lines[0]) {
+                "ibv_query_device" => 0,
+                _ => old.count(),
+            };
+            let asked = call.lines.iter().take_while(|line| asks(line)).count();
+            call.lines.drain(1 + old..asked);
+            call.log.retain(|line| line != "INFO");
+            call.log.insert(0, "INFO".to_string());
+            seen.push("asks a device once");
+        }
+    }
+    seen.dedup();
+    (trace.to_string(), seen)
+}
+
 /// What rewriting one case needs.
 pub struct Rewrite<'a> {
     case: &'a Case,
