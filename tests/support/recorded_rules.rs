@@ -243,11 +243,7 @@ impl<'a> Rewrite<'a> {
         if looked_up {
             self.destroy_id(0, at, id);
         } else {
-            if let Some(error) = self.insert(0, at, "rdma_ack_cm_event(event0)") {
-                let text = error_text(&error);
-                let line = format!("ERROR(rdma_ack_cm_event: {text})");
-                self.call(0).log.push(line);
-            }
+            self.insert(0, at, "rdma_ack_cm_event(event0)");
             self.insert(0, at + 1, &format!("rdma_reject({id}, NULL, 0)"));
             self.destroy_id(0, at + 2, id);
         }
