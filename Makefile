@@ -53,7 +53,13 @@ clean:
 $(BUILT)/librpma.so $(BUILT)/librpma.a:
 	$(MAKE) build
 
+# Paths end up in files for other tools, so they are absolute and of plain characters.
+PLAIN = $(foreach path,PREFIX LIBDIR INCLUDEDIR,$(if $(filter-out /%,$($(path)))$(word 2,$($(path)))$(shell \
+    printf %s '$(subst ','\'',$($(path)))' | tr -d 'A-Za-z0-9/._+~@:-'),$(error $(path) must be an absolute path \
+    of letters, digits and /._+~@:- alone: '$($(path))')))
+
 install: $(BUILT)/librpma.so $(BUILT)/librpma.a
+	$(PLAIN)
 	install -d $(addprefix "$(DESTDIR)",$(LIBDIR)/pkgconfig $(CMAKE) $(INCLUDEDIR))
 	install -m 644 $(BUILT)/librpma.so "$(DESTDIR)$(LIBDIR)/librpma.so.0"
 	ln -sf librpma.so.0 "$(DESTDIR)$(LIBDIR)/librpma.so"
@@ -68,6 +74,7 @@ install: $(BUILT)/librpma.so $(BUILT)/librpma.a
 	[ -n "$(DESTDIR)" ] || ldconfig || true
 
 uninstall:
+	$(PLAIN)
 	rm -f "$(DESTDIR)$(LIBDIR)/librpma.so.0" "$(DESTDIR)$(LIBDIR)/librpma.so" "$(DESTDIR)$(LIBDIR)/librpma.a"
 	rm -f "$(DESTDIR)$(INCLUDEDIR)/librpma.h" "$(DESTDIR)$(LIBDIR)/pkgconfig/librpma.pc"
 	rm -rf "$(DESTDIR)$(CMAKE)"

@@ -1008,7 +1008,8 @@ int rpma_ep_listen(struct rpma_peer *peer,
 
 /**
  * Stops listening, releases the endpoint and sets *ep_ptr to NULL; a *ep_ptr that is
- * NULL is fine. Requests and connections got from it live on.
+ * NULL is fine. Connections got from it live on; requests must have been connected or
+ * deleted before.
  *
  * Thread-safe on separate endpoints.
  *

@@ -11,16 +11,22 @@ use support::{cc, release, root, run, scratch};
 
 const PRINTED: &str = "1 Temporary error, try again, success\n";
 
-/// Runs make where it can find neither cargo nor rustc: what is built is installed as it is.
 fn make(goal: &str, variables: &[(&str, &Path)]) {
+    run(&mut make_command(goal, variables));
+}
+
+/// make, where it can find neither cargo nor rustc: what is built is installed as it is.
+fn make_command(goal: &str, variables: &[(&str, &Path)]) -> Command {
     let target = release().parent().unwrap();
     let assign = |(name, value): (&str, &Path)| format!("{name}={}", value.display());
-    run(Command::new("make")
+    let mut command = Command::new("make");
+    command
         .arg(goal)
         .arg(assign(("CARGO_TARGET_DIR", target)))
         .args(variables.iter().copied().map(assign))
         .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
-        .current_dir(root()));
+        .current_dir(root());
+    command
 }
 
 /// Everything below a directory that is not a directory.
@@ -106,8 +112,35 @@ fn pkg_config_links_the_archive() {
     installed.runs(&installed.compile("all", &flags), false);
 
     flags.pop();
-    fs::remove_file(installed.lib().join("librpma.so")).unwrap();
+    for flag in &mut flags {
+        *flag = flag.replace("-lrpma", "-l:librpma.a");
+    }
     installed.runs(&installed.compile("one", &flags), false);
+}
+
+/// A path that another tool would take for something else is refused before anything is done.
+#[test]
+fn odd_paths_are_refused() {
+    let dest = scratch("install-odd");
+    for odd in [
+        "relative/path",
+        "/opt/a b",
+        "/opt/a&b",
+        "/opt/it's",
+        "/opt/$HOME",
+    ] {
+        let output = make_command("install", &[("DESTDIR", &dest), ("PREFIX", Path::new(odd))])
+            .output()
+            .unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success(), "{odd} was taken");
+        assert!(error.contains("must be an absolute path"), "{odd}: {error}");
+        assert_eq!(
+            fs::read_dir(&dest).unwrap().count(),
+            0,
+            "{odd} left something"
+        );
+    }
 }
 
 #[test]

@@ -43,7 +43,9 @@ pub unsafe extern "C" fn rpma_conn_req_new(
             let (req, cfg) = (out(req_ptr)?, cfg.as_ref());
             let defaults = ConnCfg::default();
             let request = ConnReq::outgoing(peer, addr, port, cfg.unwrap_or(&defaults))?;
-            give(request, req)
+            give(request, req)?;
+            ConnReq::announce(addr, port);
+            Ok(())
         }
     })
 }

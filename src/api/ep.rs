@@ -34,13 +34,17 @@ pub unsafe extern "C" fn rpma_ep_listen(
         // valid to write to.
         unsafe {
             let (peer, ep) = (get(peer)?, out(ep_ptr)?);
-            give(Ep::listen(peer, string(addr)?, string(port)?)?, ep)
+            let (addr, port) = (string(addr)?, string(port)?);
+            give(Ep::listen(peer, addr, port)?, ep)?;
+            Ep::announce(addr, port);
+            Ok(())
         }
     })
 }
 
 /// Stops listening, releases the endpoint and sets *ep_ptr to NULL; a *ep_ptr that is
-/// NULL is fine. Requests and connections got from it live on.
+/// NULL is fine. Connections got from it live on; requests must have been connected or
+/// deleted before.
 ///
 /// Thread-safe on separate endpoints.
 ///

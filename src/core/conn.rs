@@ -1,5 +1,5 @@
 use super::conn_req::Link;
-use super::ep::{ack, create_event_channel, next_event};
+use super::ep::{ack_failed, create_event_channel, next_event};
 use super::error::{Steps, failed};
 use super::flush::{Flush, RAW_LEN};
 use super::{Cq, Error, LocalRange, Peer, PeerCfg, PrivateData, RemoteRange, Result, Usage};
@@ -137,11 +137,13 @@ impl Conn {
         if kind == EventKind::Established && data.is_none() {
             *data = PrivateData::copy(event.private_data())?;
         }
-        if let Err(error) = ack(event) {
+        let acked = event.close();
+        if acked.is_err() {
             *data = None;
-            return Err(error);
         }
+        // Before anything is logged: a log function may ask for the data.
         drop(data);
+        acked.map_err(ack_failed)?;
         let event = match kind {
             EventKind::Established => Event::Established,
             EventKind::ConnectError | EventKind::DeviceRemoval => Event::Lost,

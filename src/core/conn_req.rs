@@ -148,10 +148,15 @@ impl ConnReq {
             .map_err(failed!("rdma_resolve_route(timeout_ms={timeout_ms})"))?;
         let (addr, port) = (Shown(addr), Shown(port));
         let equipment = Equipment::new(peer, &id, cfg, format_args!("{addr}:{port}"))?;
-        log!(Notice, "Requesting a connection to {addr}:{port}");
         let link = equipment.link(id, None, None);
         // SAFETY: passed on to the caller.
         Ok(unsafe { Self::new(peer, link) })
+    }
+
+    /// Says in the log where it goes.
+    pub fn announce(addr: &CStr, port: &CStr) {
+        let (addr, port) = (Shown(addr), Shown(port));
+        log!(Notice, "Requesting a connection to {addr}:{port}");
     }
 
     /// # Safety

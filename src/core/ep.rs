@@ -22,10 +22,14 @@ impl Ep {
         let info = lookup(addr, Some(port), Resolve::Passive)?;
         bind(&id, &info, addr)?;
         id.listen().map_err(failed!("rdma_listen()"))?;
-        let (addr, port) = (Shown(addr), Shown(port));
-        log!(Notice, "Waiting for incoming connection on {addr}:{port}");
         let peer = NonNull::from(peer);
         Ok(Ep { id, events, peer })
+    }
+
+    /// Says in the log that it listens.
+    pub fn announce(addr: &CStr, port: &CStr) {
+        let (addr, port) = (Shown(addr), Shown(port));
+        log!(Notice, "Waiting for incoming connection on {addr}:{port}");
     }
 
     pub fn delete(self) -> Result<()> {
@@ -54,7 +58,7 @@ impl Ep {
             let data = PrivateData::copy(event.private_data())?;
             Ok((equipment, data))
         });
-        let acked = ack(event);
+        let acked = event.close();
         // From here on a failure rejects the client and destroys the id, which the
         // event had to be acknowledged for.
         let (equipment, data) = match equipped {
@@ -67,7 +71,7 @@ impl Ep {
         let link = equipment.link(id, Some(unanswered), data);
         // SAFETY: the peer outlives the requests of the endpoint.
         let request = unsafe { ConnReq::new(peer, link) };
-        match acked {
+        match acked.map_err(ack_failed) {
             Ok(()) => Ok(Some(request)),
             Err(_) => {
                 let _ = request.delete();
@@ -90,6 +94,6 @@ pub fn next_event(events: &EventChannel) -> Result<CmEvent> {
     })
 }
 
-pub fn ack(event: CmEvent) -> Result<()> {
-    event.close().map_err(failed!("rdma_ack_cm_event()"))
+pub fn ack_failed(errno: Errno) -> Error {
+    failed!("rdma_ack_cm_event()")(errno)
 }
