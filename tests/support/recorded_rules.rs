@@ -25,7 +25,11 @@ pub const ALL: [&str; 14] = [
 ];
 
 /// Where release 1.2.0 of the original, as Debian has it, differs from 1.3.0.
-pub const OF_1_2_0: [&str; 3] = ["no native operations", "no extended QPs", "asks a device once"];
+pub const OF_1_2_0: [&str; 3] = [
+    "no native operations",
+    "no extended QPs",
+    "asks a device once",
+];
 
 /// The scenario without the words of its name for native operations, of which 1.2.0 makes no use.
 pub fn without_native(scenario: &str) -> String {
@@ -79,7 +83,9 @@ pub fn expected_of_1_2_0(
         if call.is("rpma_peer_new") && call.lines.iter().any(asks) {
             // The old way to ask is for where there is no new one.
             let first = call.lines.iter().take_while(|line| asks(line));
-            let old = first.skip(1).take_while(|line| name(line) == "ibv_query_device");
+            let old = first
+                .skip(1)
+                .take_while(|line| name(line) == "ibv_query_device");
             let old = match name(&call.lines[0]) {
                 "ibv_query_device" => 0,
                 _ => old.count(),

@@ -1,0 +1,315 @@
+//! Every call that the library makes below, beside those of the original: over a stand-in for
+//! libibverbs and librdmacm that writes them down (c-tests/recorder), the scenarios of
+//! c-tests/recorded run as they are, and once for each call that can fail and each of several errnos.
+//!
+//!     cargo test --test recorded                  all of it
+//!     RPMA_CASE='SCENARIO FAULT' cargo test --test recorded -- --nocapture
+//!                                                 one case, its traces shown
+#[path = "support/recorded.rs"]
+mod recorded;
+#[path = "support/recorded_rules.rs"]
+mod recorded_rules;
+mod support;
+
+use recorded::{Case, Fault, Program, Trace, c_tests, cases, difference, list, output, traces};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::env;
+use std::fmt::Write;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use support::{cc, release, root, run, scratch};
+
+/// A directory with the stand-in and the programs in it.
+fn build(name: &str) -> PathBuf {
+    let dir = scratch(name);
+    let recorder = dir.join("librecorder.so");
+    run(cc()
+        .args(["-g", "-O1", "-fPIC", "-shared", "-o"])
+        .arg(&recorder)
+        .arg(c_tests("recorder/recorder.c")));
+    for (program, sources) in [
+        ("recorded", &["recorded/recorded.c"][..]),
+        (
+            "recorded-memory",
+            &["recorded/recorded.c", "recorder/memory.c"],
+        ),
+        ("threads", &["recorded/threads.c"]),
+    ] {
+        run(cc()
+            .args(["-g", "-O1", "-pthread", "-rdynamic", "-I"])
+            .arg(root().join("include"))
+            .arg("-o")
+            .arg(dir.join(program))
+            .args(sources.iter().map(|source| c_tests(source)))
+            .arg(&recorder)
+            .arg(release().join("librpma.so")));
+    }
+    dir
+}
+
+/// The original of this release.
+fn original(dir: &Path, release: &str) -> Program {
+    let (path, _) = run(Command::new(root().join("scripts/original")).arg(release));
+    Program {
+        path: dir.join("recorded"),
+        library: Path::new(path.trim()).parent().unwrap().to_path_buf(),
+    }
+}
+
+fn ours(dir: &Path) -> Program {
+    symlink(release().join("librpma.so"), dir.join("librpma.so.0")).unwrap();
+    Program {
+        path: dir.join("recorded"),
+        library: dir.to_path_buf(),
+    }
+}
+
+/// The traces of both programs, run side by side.
+fn run_both(programs: [&Program; 2], cases: &[Case]) -> [String; 2] {
+    thread::scope(|scope| {
+        let runs = programs.map(|program| scope.spawn(|| program.run(cases)));
+        runs.map(|run| run.join().unwrap())
+    })
+}
+
+/// Compares the traces with what the rewrite makes of the reference's.
+fn compare(
+    reference: &Program,
+    other: &Program,
+    rewrite: impl Fn(&Case, &str, &HashMap<String, String>) -> (String, Vec<&'static str>),
+    wanted: impl Fn(&Case) -> bool,
+    differences: &[&'static str],
+) {
+    let mut cases = cases(&[reference, other]);
+    cases.retain(wanted);
+    let one = env::var("RPMA_CASE").ok();
+    if let Some(one) = &one {
+        let (scenario, _) = one.rsplit_once(' ').expect("RPMA_CASE=SCENARIO FAULT");
+        let wanted = one.replacen(&format!("{scenario} "), &format!("{scenario}\t"), 1);
+        cases.retain(|case| case.fault.is_none() || case.to_string() == wanted);
+        cases.retain(|case| case.scenario == scenario || case.fault.is_none());
+    }
+    let printed = run_both([reference, other], &cases);
+    let [expected, seen] = printed.each_ref().map(|printed| traces(printed));
+    assert_eq!((expected.len(), seen.len()), (cases.len(), cases.len()));
+    let clean: HashMap<_, _> = expected
+        .iter()
+        .filter(|(case, _)| case.ends_with("\tclean"))
+        .map(|(case, trace)| (case.to_string(), trace.to_string()))
+        .collect();
+
+    let mut shown = BTreeMap::new();
+    let mut failures = BTreeMap::new();
+    for ((case, (_, expected)), (text, seen)) in cases.iter().zip(&expected).zip(&seen) {
+        assert_eq!(case.to_string(), *text);
+        let (wanted, differences) = rewrite(case, expected, &clean);
+        if wanted != *seen {
+            failures
+                .entry(kind(&wanted, seen))
+                .or_insert_with(Vec::new)
+                .push(format!(
+                    "{}\n{}",
+                    text.replace('\t', " "),
+                    difference(&wanted, seen)
+                ));
+        }
+        for difference in differences {
+            *shown.entry(difference).or_insert(0) += 1;
+        }
+        if one.is_some() && one.as_deref() == Some(&text.replace('\t', " ")) {
+            println!("{text}\n--- the original\n{expected}--- wanted\n{wanted}--- seen\n{seen}");
+        }
+    }
+    println!(
+        "{} cases; in how many a difference shows: {shown:?}",
+        cases.len()
+    );
+    let count: usize = failures.values().map(Vec::len).sum();
+    let mut text = String::new();
+    for (_, of_kind) in failures.iter().take(12) {
+        writeln!(text, "{} like this one: {}", of_kind.len(), of_kind[0]).unwrap();
+    }
+    assert!(
+        failures.is_empty(),
+        "{count} cases differ, of {} kinds (- as it has to be, + as it is):\n\n{text}\nto see a case: \
+         RPMA_CASE='...' cargo test --test recorded -- --nocapture",
+        failures.len(),
+    );
+    for difference in differences {
+        assert!(
+            one.is_some() || shown.contains_key(difference),
+            "{difference} does not show in any case"
+        );
+    }
+}
+
+/// What a difference is, whatever the numbers and the errno.
+fn kind(wanted: &str, seen: &str) -> [String; 2] {
+    let mut pairs = wanted.lines().chain([""]).zip(seen.lines().chain([""]));
+    let (wanted, seen) = pairs.find(|(a, b)| a != b).unwrap_or_default();
+    [wanted, seen].map(|line| {
+        let end = line
+            .find(" = ")
+            .map_or(line.len(), |at| at + " = PROVIDER".len());
+        let line = line.get(..end).unwrap_or(line);
+        line.replace(|c: char| c.is_ascii_digit(), "")
+    })
+}
+
+#[test]
+fn calls() {
+    let dir = build("recorded-calls");
+    compare(
+        &original(&dir, "1.3.0"),
+        &ours(&dir),
+        recorded_rules::expected,
+        |_| true,
+        &recorded_rules::ALL,
+    );
+}
+
+/// The other release of the original: what differs is known. Native operations it has none, so all
+/// that can be said of a device that has them is that it is one like others.
+#[test]
+fn releases() {
+    let dir = build("recorded-releases");
+    compare(
+        &original(&dir, "1.3.0"),
+        &original(&dir, "1.2.0"),
+        recorded_rules::expected_of_1_2_0,
+        |case| {
+            let native = recorded_rules::without_native(&case.scenario) != case.scenario;
+            !native || (case.fault.is_none() && !case.scenario.ends_with(" full"))
+        },
+        &recorded_rules::OF_1_2_0,
+    );
+}
+
+/// Ours alone: what its release calls can release is released, whatever else fails.
+fn check_alive(case: &Case, trace: &Trace) {
+    const RELEASES: [&str; 7] = [
+        "ibv_dealloc_pd",
+        "ibv_dereg_mr",
+        "ibv_destroy_cq",
+        "ibv_destroy_comp_channel",
+        "ibv_destroy_srq",
+        "rdma_destroy_id",
+        "munmap",
+    ];
+    let failed = |fault: &Fault| fault.on || RELEASES.contains(&fault.point.call.as_str());
+    let excused = case.fault.as_ref().is_some_and(failed);
+    assert!(
+        excused || trace.alive == Some(vec![]),
+        "{case}: this is left: {:?}",
+        trace.alive
+    );
+}
+
+/// The result of the call of the interface that the fault of a case is in.
+fn result(case: &Case, trace: &str) -> (String, String) {
+    let api = case.fault.as_ref().unwrap().point.api;
+    let call = &Trace::parse(trace).calls[api - 1];
+    let function = recorded::name(&call.text).to_string();
+    let result = format!("{}, out {}, log {:?}", call.code, call.out, call.log);
+    (function, result)
+}
+
+/// Every allocation fails once: the call that makes it says what the original says then, and
+/// nothing is left behind.
+#[test]
+fn memory() {
+    let dir = build("recorded-memory");
+    let mut results: [BTreeMap<String, BTreeSet<String>>; 2] = Default::default();
+    let [of_original, of_ours] = &mut results;
+    for (program, results) in [
+        (original(&dir, "1.3.0"), of_original),
+        (ours(&dir), of_ours),
+    ] {
+        let is_ours = program.library == dir;
+        let program = Program {
+            path: dir.join("recorded-memory"),
+            ..program
+        };
+        let points = program.points();
+        let allocations = points.iter().filter(|point| point.contains(":malloc:"));
+        let cases: Vec<_> = allocations
+            .map(|point| Case::parse(&format!("{point}=ENOMEM")))
+            .collect();
+        let printed = program.run(&cases);
+        println!("{} allocations fail", cases.len());
+        assert!(cases.len() > 100);
+        for (case, (text, trace)) in cases.iter().zip(traces(&printed)) {
+            assert_eq!(case.to_string(), text);
+            let (function, result) = result(case, trace);
+            results.entry(function).or_default().insert(result);
+            if is_ours {
+                let end = "alive -\nmemory in use: 0\n";
+                assert!(trace.ends_with(end), "{text}: something is left\n{trace}");
+            }
+        }
+    }
+    for (function, of_ours) in &results[1] {
+        for result in of_ours {
+            let of_original = &results[0][function];
+            assert!(
+                of_original.contains(result),
+                "{function} without memory: {result}; the original: {of_original:?}"
+            );
+        }
+    }
+}
+
+/// Valgrind, which must be content with what it runs.
+fn valgrind(tool: &[&str]) -> Command {
+    let mut command = Command::new("valgrind");
+    command.args(["--quiet", "--error-exitcode=9"]).args(tool);
+    command
+}
+
+/// All cases of ours in one process: no memory is read that is not there or was not written, and
+/// none is lost.
+#[test]
+fn memcheck() {
+    let dir = build("recorded-memcheck");
+    let ours = ours(&dir);
+    let cases = cases(&[&ours]);
+    let mut command = valgrind(&[
+        "--leak-check=full",
+        "--show-leak-kinds=definite,indirect,possible",
+        "--errors-for-leak-kinds=definite,indirect,possible",
+    ]);
+    ours.with_library(&mut command);
+    let printed = output(command.arg(&ours.path).arg("here"), &list(&cases));
+    let traces = traces(&printed);
+    assert_eq!(traces.len(), cases.len());
+    for (case, (_, trace)) in cases.iter().zip(traces) {
+        check_alive(case, &Trace::parse(trace));
+    }
+    println!("{} cases", cases.len());
+}
+
+/// Threads: those of a program that does all that may be done at once.
+#[test]
+fn threads() {
+    let dir = build("recorded-threads");
+    // Only in an unoptimized build are atomic accesses calls that can be told from others.
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    run(Command::new(env!("CARGO"))
+        .args(["build", "--locked", "--target-dir"])
+        .arg(target)
+        .current_dir(root()));
+    symlink(target.join("debug/librpma.so"), dir.join("librpma.so.0")).unwrap();
+    let ours = Program {
+        path: dir.join("threads"),
+        library: dir.clone(),
+    };
+    let suppressions = format!(
+        "--suppressions={}",
+        c_tests("recorded/atomics.supp").display()
+    );
+    let mut command = valgrind(&["--tool=helgrind", &suppressions]);
+    ours.with_library(&mut command);
+    output(command.arg(&ours.path), "");
+}
