@@ -122,13 +122,7 @@ fn pkg_config_links_the_archive() {
 #[test]
 fn odd_paths_are_refused() {
     let dest = scratch("install-odd");
-    for odd in [
-        "relative/path",
-        "/opt/a b",
-        "/opt/a&b",
-        "/opt/it's",
-        "/opt/$HOME",
-    ] {
+    for odd in ["relative/path", "/opt/a b", "/opt/a&b", "/opt/it's"] {
         let output = make_command("install", &[("DESTDIR", &dest), ("PREFIX", Path::new(odd))])
             .output()
             .unwrap();
