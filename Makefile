@@ -7,6 +7,7 @@
 #   make uninstall     remove them
 #   make header        generate include/librpma.h from the sources
 #   make bench         measure what an operation costs, and write docs/cost.md
+#   make mutants       put faults into the library and show that the tests find them
 #   make debian13      build and test on Debian 13, in a root of its own
 #   make clean
 
@@ -20,7 +21,7 @@ BUILT   := $(CARGO_TARGET_DIR)/release
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml | head -n 1)
 CMAKE   := $(LIBDIR)/cmake/librpma
 
-.PHONY: build test demo install uninstall header bench debian13 clean
+.PHONY: build test demo install uninstall header bench mutants debian13 clean
 .DELETE_ON_ERROR:
 
 build:
@@ -42,6 +43,10 @@ header:
 
 bench:
 	scripts/bench
+
+mutants:
+	scripts/install-deps build check
+	scripts/mutants
 
 debian13:
 	scripts/debian13
