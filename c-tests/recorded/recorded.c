@@ -213,6 +213,10 @@ static void mr(void)
 	END(rpma_mr_dereg, in.mr);
 	END(rpma_mr_dereg, in.mr);
 	CALL(rpma_mr_dereg(NULL));
+	CALL(rpma_mr_get_ptr(NULL, OUT));
+	CALL(rpma_mr_get_size(NULL, OUT));
+	CALL(rpma_mr_get_descriptor(NULL, OUT));
+	CALL(rpma_mr_get_descriptor_size(NULL, OUT));
 	end_all();
 }
 
@@ -293,6 +297,8 @@ static void srq(void)
 		CALL(rpma_srq_recv(in.srq, NULL, 1, 0, OP_CONTEXT));
 		CALL(rpma_srq_recv(in.srq, NULL, 0, 1, OP_CONTEXT));
 		CALL(rpma_srq_recv(NULL, in.mr, 0, 8, OP_CONTEXT));
+		CALL(rpma_srq_get_rcq(NULL, OUT));
+		CALL(rpma_srq_get_rcq(in.srq, NULL));
 		if (CALL(rpma_srq_get_rcq(in.srq, OUT)) == 0 && GAVE(void *) != NULL) {
 			struct rpma_cq *rcq = GAVE(struct rpma_cq *);
 
@@ -512,6 +518,8 @@ static void outgoing(void)
 		private_data_of_req();
 		recv_of_req();
 	}
+	CALL(rpma_conn_req_get_private_data(NULL, OUT));
+	CALL(rpma_conn_req_get_private_data(in.req, NULL));
 	END(rpma_conn_req_delete, in.req);
 	END(rpma_conn_req_delete, in.req);
 	CALL(rpma_conn_req_delete(NULL));

@@ -252,13 +252,15 @@ const char *recorder_alive(void)
 
 /* ---- failing ---- */
 
-/* Whether the call that is being made fails; then with which errno. */
+/*
+ * Whether the call that is being made fails; then with the errno of the fault, which is left alone if
+ * that is 0. After a call that works errno means nothing.
+ */
 static bool fails(const char *which)
 {
 	struct recorder_trace *trace = recorder_trace;
 	int nth = 1;
 
-	errno = 0;
 	if (!now.written)
 		return false;
 	for (int i = trace->points; i-- > 0 && trace->point[i].api == now.api;)
@@ -271,9 +273,11 @@ static bool fails(const char *which)
 	if (now.broken || (now.fault.api == now.api && now.fault.nth == nth &&
 			strcmp(now.fault.call, which) == 0)) {
 		now.broken = now.fault.on;
-		errno = now.fault.error < 0 ? EIO : now.fault.error;
+		if (now.fault.error != 0)
+			errno = now.fault.error < 0 ? EIO : now.fault.error;
 		return true;
 	}
+	errno = EXDEV;
 	return false;
 }
 
@@ -316,7 +320,12 @@ static const char *made(enum kind kind, const void *at)
 
 bool recorder_fails(const char *which)
 {
-	return recorder_watching && fails(which);
+	int error = errno;
+	bool failed = recorder_watching && fails(which);
+
+	if (!failed)
+		errno = error;
+	return failed;
 }
 
 void recorder_begin(const char *device, const struct fault *fault)
@@ -1032,6 +1041,12 @@ int rdma_disconnect(struct rdma_cm_id *id)
 	return failed ? -1 : 0;
 }
 
+/* Sets a member that not all headers have. */
+static void set_op(struct ibv_qp_ex *qp, size_t at, void (*op)(void))
+{
+	memcpy((char *)qp + at, &op, sizeof(op));
+}
+
 int rdma_create_qp_ex(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *attr)
 {
 	bool failed = fails("rdma_create_qp_ex");
@@ -1052,16 +1067,13 @@ int rdma_create_qp_ex(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *attr)
 		qp->qp_base.context = id->verbs;
 		qp->qp_base.qp_num = (unsigned)num;
 		if (extended && !device_is("no-extension")) {
-			void (*atomic_write)() = (void (*)())wr_atomic_write;
-			void (*flush)() = (void (*)())wr_flush;
-
 			qp->wr_start = wr_start;
 			qp->wr_complete = wr_complete;
 			qp->wr_abort = wr_abort;
 			if (ops & WITH_ATOMIC_WRITE)
-				memcpy((char *)qp + WR_ATOMIC_WRITE, &atomic_write, sizeof(void *));
+				set_op(qp, WR_ATOMIC_WRITE, (void (*)(void))wr_atomic_write);
 			if (ops & WITH_FLUSH)
-				memcpy((char *)qp + WR_FLUSH, &flush, sizeof(void *));
+				set_op(qp, WR_FLUSH, (void (*)(void))wr_flush);
 		}
 		id->qp = &qp->qp_base;
 	}
