@@ -18,12 +18,19 @@ use std::fmt::Write;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 use std::thread;
 use support::{cc, release, root, run, scratch};
 
-/// A directory with the stand-in and the programs in it.
-fn build(name: &str) -> PathBuf {
-    let dir = scratch(name);
+/// A directory with the stand-in and the programs in it, and ours.
+fn built() -> &'static Path {
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    DIR.get_or_init(build)
+}
+
+fn build() -> PathBuf {
+    let dir = scratch("recorded");
+    symlink(release().join("librpma.so"), dir.join("librpma.so.0")).unwrap();
     let recorder = dir.join("librecorder.so");
     run(cc()
         .args(["-g", "-O1", "-fPIC", "-shared", "-o"])
@@ -49,20 +56,20 @@ fn build(name: &str) -> PathBuf {
     dir
 }
 
-/// The original of this release.
-fn original(dir: &Path, release: &str) -> Program {
+/// The scenarios over the original of this release.
+fn original(release: &str) -> Program {
     let (path, _) = run(Command::new(root().join("scripts/original")).arg(release));
     Program {
-        path: dir.join("recorded"),
+        path: built().join("recorded"),
         library: Path::new(path.trim()).parent().unwrap().to_path_buf(),
     }
 }
 
-fn ours(dir: &Path) -> Program {
-    symlink(release().join("librpma.so"), dir.join("librpma.so.0")).unwrap();
+/// The scenarios over ours.
+fn ours() -> Program {
     Program {
-        path: dir.join("recorded"),
-        library: dir.to_path_buf(),
+        path: built().join("recorded"),
+        library: built().to_path_buf(),
     }
 }
 
@@ -160,10 +167,9 @@ fn kind(wanted: &str, seen: &str) -> [String; 2] {
 
 #[test]
 fn calls() {
-    let dir = build("recorded-calls");
     compare(
-        &original(&dir, "1.3.0"),
-        &ours(&dir),
+        &original("1.3.0"),
+        &ours(),
         recorded_rules::expected,
         |_| true,
         &recorded_rules::ALL,
@@ -174,10 +180,9 @@ fn calls() {
 /// that can be said of a device that has them is that it is one like others.
 #[test]
 fn releases() {
-    let dir = build("recorded-releases");
     compare(
-        &original(&dir, "1.3.0"),
-        &original(&dir, "1.2.0"),
+        &original("1.3.0"),
+        &original("1.2.0"),
         recorded_rules::expected_of_1_2_0,
         |case| {
             let native = recorded_rules::without_native(&case.scenario) != case.scenario;
@@ -229,16 +234,12 @@ fn result(case: &Case, trace: &str) -> (String, String) {
 /// nothing is left behind.
 #[test]
 fn memory() {
-    let dir = build("recorded-memory");
     let mut results: [BTreeMap<String, BTreeSet<String>>; 2] = Default::default();
     let [of_original, of_ours] = &mut results;
-    for (program, results) in [
-        (original(&dir, "1.3.0"), of_original),
-        (ours(&dir), of_ours),
-    ] {
-        let is_ours = program.library == dir;
+    for (program, results) in [(original("1.3.0"), of_original), (ours(), of_ours)] {
+        let is_ours = program.library == built();
         let program = Program {
-            path: dir.join("recorded-memory"),
+            path: built().join("recorded-memory"),
             ..program
         };
         let points = program.points();
@@ -281,8 +282,7 @@ fn valgrind(tool: &[&str]) -> Command {
 /// none is lost.
 #[test]
 fn memcheck() {
-    let dir = build("recorded-memcheck");
-    let ours = ours(&dir);
+    let ours = ours();
     let cases = cases(&[&ours]);
     let mut command = valgrind(&[
         "--leak-check=full",
@@ -302,7 +302,7 @@ fn memcheck() {
 /// Threads: those of a program that does all that may be done at once.
 #[test]
 fn threads() {
-    let dir = build("recorded-threads");
+    let dir = scratch("recorded-threads");
     // Only in an unoptimized build are atomic accesses calls that can be told from others.
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     run(Command::new(env!("CARGO"))
@@ -311,8 +311,8 @@ fn threads() {
         .current_dir(root()));
     symlink(target.join("debug/librpma.so"), dir.join("librpma.so.0")).unwrap();
     let ours = Program {
-        path: dir.join("threads"),
-        library: dir.clone(),
+        path: built().join("threads"),
+        library: dir,
     };
     let suppressions = format!(
         "--suppressions={}",
