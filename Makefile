@@ -54,21 +54,25 @@ debian13:
 clean:
 	cargo clean
 
-# What is built already is installed as it is: that takes neither cargo nor a network.
-$(BUILT)/librpma.so $(BUILT)/librpma.a:
-	$(MAKE) build
+# What is built already, of these sources, is installed as it is: that takes neither cargo nor a
+# network.
+SOURCES := build.rs $(wildcard src/*.rs src/*/*.rs)
+.PHONY: built
+built:
+	@for file in librpma.so librpma.a; do for source in $(SOURCES); do \
+	    [ "$(BUILT)/$$file" -nt "$$source" ] || exec $(MAKE) build; done; done
 
 # Paths end up in files for other tools, so they are absolute and of plain characters.
 PLAIN = $(foreach path,PREFIX LIBDIR INCLUDEDIR,$(if $(filter-out /%,$($(path)))$(word 2,$($(path)))$(shell \
     printf %s '$(subst ','\'',$($(path)))' | tr -d 'A-Za-z0-9/._+~@:-'),$(error $(path) must be an absolute path \
     of letters, digits and /._+~@:- alone: '$($(path))')))
 
-install: $(BUILT)/librpma.so $(BUILT)/librpma.a
+install: built
 	$(PLAIN)
 	install -d $(addprefix "$(DESTDIR)",$(LIBDIR)/pkgconfig $(CMAKE) $(INCLUDEDIR))
-	install -m 644 $(BUILT)/librpma.so "$(DESTDIR)$(LIBDIR)/librpma.so.0"
+	install -m 644 "$(BUILT)/librpma.so" "$(DESTDIR)$(LIBDIR)/librpma.so.0"
 	ln -sf librpma.so.0 "$(DESTDIR)$(LIBDIR)/librpma.so"
-	install -m 644 $(BUILT)/librpma.a "$(DESTDIR)$(LIBDIR)/librpma.a"
+	install -m 644 "$(BUILT)/librpma.a" "$(DESTDIR)$(LIBDIR)/librpma.a"
 	install -m 644 include/librpma.h "$(DESTDIR)$(INCLUDEDIR)/librpma.h"
 	sed -e 's,@PREFIX@,$(PREFIX),' -e 's,@LIBDIR@,$(LIBDIR),' -e 's,@INCLUDEDIR@,$(INCLUDEDIR),' \
 	    -e 's,@VERSION@,$(VERSION),' pkgconfig/librpma.pc.in >"$(DESTDIR)$(LIBDIR)/pkgconfig/librpma.pc"
@@ -83,4 +87,5 @@ uninstall:
 	rm -f "$(DESTDIR)$(LIBDIR)/librpma.so.0" "$(DESTDIR)$(LIBDIR)/librpma.so" "$(DESTDIR)$(LIBDIR)/librpma.a"
 	rm -f "$(DESTDIR)$(INCLUDEDIR)/librpma.h" "$(DESTDIR)$(LIBDIR)/pkgconfig/librpma.pc"
 	rm -rf "$(DESTDIR)$(CMAKE)"
+	rmdir "$(DESTDIR)$(LIBDIR)/cmake" "$(DESTDIR)$(LIBDIR)/pkgconfig" 2>/dev/null || true
 	[ -n "$(DESTDIR)" ] || ldconfig || true

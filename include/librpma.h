@@ -160,7 +160,7 @@ enum rpma_log_threshold {
     /**
      * How many thresholds there are.
      */
-    RPMA_LOG_THRESHOLD_MAX,
+    RPMA_LOG_THRESHOLD_MAX
 };
 
 /**
@@ -194,7 +194,7 @@ enum rpma_log_level {
     /**
      * What helps to find faults.
      */
-    RPMA_LOG_LEVEL_DEBUG,
+    RPMA_LOG_LEVEL_DEBUG
 };
 
 /**
@@ -208,7 +208,7 @@ enum rpma_util_ibv_context_type {
     /**
      * By an address that it reaches.
      */
-    RPMA_UTIL_IBV_CONTEXT_REMOTE,
+    RPMA_UTIL_IBV_CONTEXT_REMOTE
 };
 
 /**
@@ -238,7 +238,7 @@ enum rpma_conn_event {
     /**
      * The other side can't be reached.
      */
-    RPMA_CONN_UNREACHABLE,
+    RPMA_CONN_UNREACHABLE
 };
 
 /**
@@ -252,7 +252,7 @@ enum rpma_flush_type {
     /**
      * The data is visible to all that runs on the other side.
      */
-    RPMA_FLUSH_TYPE_VISIBILITY,
+    RPMA_FLUSH_TYPE_VISIBILITY
 };
 
 /**
@@ -387,7 +387,6 @@ int rpma_log_set_function(rpma_log_function *log_function);
  *
  * Errors, with *ibv_ctx_ptr as it was:
  * - RPMA_E_INVAL: addr or ibv_ctx_ptr is NULL, or type is none of its enum
- * - RPMA_E_NOMEM: out of memory
  * - RPMA_E_PROVIDER: the address can't be looked up, bound to or reached, or no RDMA
  *   device serves it
  */

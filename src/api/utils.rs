@@ -26,7 +26,6 @@ pub enum rpma_util_ibv_context_type {
 ///
 /// Errors, with *ibv_ctx_ptr as it was:
 /// - RPMA_E_INVAL: addr or ibv_ctx_ptr is NULL, or type is none of its enum
-/// - RPMA_E_NOMEM: out of memory
 /// - RPMA_E_PROVIDER: the address can't be looked up, bound to or reached, or no RDMA
 ///   device serves it
 pub unsafe extern "C" fn rpma_utils_get_ibv_context(
