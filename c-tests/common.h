@@ -121,6 +121,9 @@ static inline const char *level_name(int level)
 	return level >= 0 && level < (int)COUNT(names) ? names[level] : "no level";
 }
 
+/* What else a log function does, which may call the library. */
+static void (*log_calls)(void);
+
 static inline void log_capture(enum rpma_log_level level, const char *file, const int line,
 		const char *function, const char *format, ...)
 {
@@ -128,6 +131,8 @@ static inline void log_capture(enum rpma_log_level level, const char *file, cons
 	size_t n = strlen(format);
 	va_list args;
 
+	if (log_calls != NULL)
+		log_calls();
 	if (i >= LOG_LINES)
 		return;
 	logged.level[i] = level;

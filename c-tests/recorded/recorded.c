@@ -414,13 +414,22 @@ static void incoming(void)
 
 static const struct rpma_conn_private_data greeting = {(void *)"greeting", 8};
 
-/* An event that has the code of the call after it. */
+static void look_at_private_data(void)
+{
+	struct rpma_conn_private_data data;
+
+	rpma_conn_get_private_data(in.conn, &data);
+}
+
+/* An event that has the code of the call after it; a log function may look at the connection. */
 static void next_event(enum rdma_cm_event_type event, const char *data)
 {
 	enum rpma_conn_event got = 99;
 
 	recorder_cm_event(event, data, strlen(data));
+	log_calls = look_at_private_data;
 	CALL(rpma_conn_next_event(in.conn, &got));
+	log_calls = NULL;
 	recorder_line("    %d", got);
 	private_data_of_conn();
 }
