@@ -286,10 +286,23 @@ static const char *zero_or_error(int error)
 	return now.quiet || error == 0 ? "0" : error_name(error);
 }
 
+/*
+ * What a call returns that returns its errno, and then leaves another one behind; but not
+ * ibv_dealloc_pd, which leaves the same: there the original logs the one that was left.
+ */
+static int returned(const char *which)
+{
+	int error = fails(which) ? errno : 0;
+
+	if (strcmp(which, "ibv_dealloc_pd") != 0)
+		errno = EXDEV;
+	return error;
+}
+
 /* A call that returns an errno. */
 #define RETURNS(which, ...) \
 	do { \
-		int error_ = fails(which) ? errno : 0; \
+		int error_ = returned(which); \
 		call(which __VA_ARGS__, zero_or_error(error_)); \
 		return error_; \
 	} while (0)
@@ -480,7 +493,7 @@ static const char *context_name(const struct ibv_context *context)
 static int query(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
 		struct ibv_device_attr_ex *attr, size_t size)
 {
-	int error = fails("ibv_query_device_ex") ? errno : 0;
+	int error = returned("ibv_query_device_ex");
 
 	call("ibv_query_device_ex(%s, input %s) = %s", context_name(context),
 			input != NULL ? "given" : "NULL", zero_or_error(error));
@@ -506,7 +519,7 @@ static int query(struct ibv_context *context, const struct ibv_query_device_ex_i
 
 int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
 {
-	int error = fails("ibv_query_device") ? errno : 0;
+	int error = returned("ibv_query_device");
 
 	call("ibv_query_device(%s) = %s", context_name(context), zero_or_error(error));
 	if (error == 0)
@@ -556,7 +569,7 @@ static const char *send_text(const struct ibv_send_wr *wr)
 
 static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
-	int error = fails("ibv_post_send") ? errno : 0;
+	int error = returned("ibv_post_send");
 
 	if (!now.quiet)
 		call("ibv_post_send(%s, %s) = %s", name(QP, qp), send_text(wr), zero_or_error(error));
@@ -580,7 +593,7 @@ static const char *recv_text(const struct ibv_recv_wr *wr)
 
 static int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
-	int error = fails("ibv_post_recv") ? errno : 0;
+	int error = returned("ibv_post_recv");
 
 	if (!now.quiet)
 		call("ibv_post_recv(%s, %s) = %s", name(QP, qp), recv_text(wr), zero_or_error(error));
@@ -591,7 +604,7 @@ static int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_
 
 static int post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
-	int error = fails("ibv_post_srq_recv") ? errno : 0;
+	int error = returned("ibv_post_srq_recv");
 
 	if (!now.quiet)
 		call("ibv_post_srq_recv(%s, %s) = %s", name(SRQ, srq), recv_text(wr),
@@ -657,7 +670,7 @@ void recorder_change(const char *words)
 /* A call that ends one and returns an errno: if it fails the object stays. */
 #define UNMAKE(kind, object, which) \
 	do { \
-		int error_ = fails(which) ? errno : 0; \
+		int error_ = returned(which); \
 		call(which "(%s) = %s", name(kind, object), zero_or_error(error_)); \
 		if (error_ == 0) \
 			unmake(kind, object); \
