@@ -4,7 +4,8 @@ use super::error::{Steps, failed};
 use super::flush::{Flush, RAW_LEN};
 use super::{Cq, Error, LocalRange, Peer, PeerCfg, PrivateData, RemoteRange, Result, Usage};
 use crate::verbs::{
-    CmId, Errno, EventChannel, EventKind, FlushKind, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge,
+    CmId, Errno, EventChannel, EventKind, FlushKind, NativeAtomicWrite, NativeFlush, RecvWr,
+    Remote, SendFlags, SendOp, SendWr, Sge,
 };
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -60,6 +61,8 @@ pub enum FlushType {
 /// What posts, polls or reads takes `&self` and needs no more care than verbs do.
 pub struct Conn {
     flush: Flush,
+    /// None where the QP does not have it.
+    atomic_write: Option<NativeAtomicWrite>,
     link: Link,
     events: EventChannel,
     /// Whether the other side's memory keeps what a device writes into it.
@@ -69,7 +72,7 @@ pub struct Conn {
 impl Conn {
     /// Makes a connection of a request's link, which is released where that fails;
     /// `accepted`: the other side takes it for made.
-    pub fn new(mut link: Link, peer: &Peer, accepted: bool) -> Result<Self> {
+    pub fn new(link: Link, peer: &Peer, accepted: bool) -> Result<Self> {
         let give_up = |id: &CmId| {
             if accepted {
                 let _ = id.disconnect();
@@ -82,9 +85,11 @@ impl Conn {
             give_up(&link.id);
             return Err(error);
         }
-        match Flush::new(&mut link.qp, peer) {
+        let (atomic_write, flush) = link.qp.native();
+        match Flush::new(flush, peer) {
             Ok(flush) => Ok(Conn {
                 flush,
+                atomic_write,
                 link,
                 events,
                 direct_write_to_pmem: AtomicBool::new(false),
@@ -294,8 +299,9 @@ impl Conn {
         wr_id: u64,
     ) -> Result<()> {
         let (flags, remote) = (completion.flags(), dst.remote());
-        if self.link.qp.can_atomic_write() {
-            return self.atomic_write_native(remote, src, flags, wr_id);
+        if let Some(native) = &self.atomic_write {
+            // SAFETY: the QP is the connection's.
+            return unsafe { atomic_write_native(native, remote, src, flags, wr_id) };
         }
         let flags = flags | SendFlags::INLINE | SendFlags::FENCE;
         let sge = Sge {
@@ -305,19 +311,6 @@ impl Conn {
         };
         // SAFETY: inline data is copied by the call.
         unsafe { self.post(flags, SendOp::Write(remote), Some(sge), wr_id) }
-    }
-
-    #[inline(never)]
-    fn atomic_write_native(
-        &self,
-        remote: Remote,
-        src: &[u8; 8],
-        flags: SendFlags,
-        wr_id: u64,
-    ) -> Result<()> {
-        let posted = self.link.qp.post_atomic_write(wr_id, flags, remote, src);
-        let posted = posted.ok_or(Error::NOSUPP)?;
-        posted.map_err(complete_failed)
     }
 
     #[inline(always)]
@@ -339,8 +332,12 @@ impl Conn {
             return Err(flush_refused(told, flush_type));
         }
         let flags = completion.flags();
-        let Flush::Raw(buffer) = &self.flush else {
-            return self.flush_native(dst.remote(), len, kind, flags, wr_id);
+        let buffer = match &self.flush {
+            // SAFETY: the QP is the connection's.
+            Flush::Native(native) => unsafe {
+                return flush_native(native, dst.remote(), len, kind, flags, wr_id);
+            },
+            Flush::Raw(buffer) => buffer,
         };
         // A read of 8 bytes must not leave the region; behind its end it stays one for
         // the device to refuse.
@@ -351,20 +348,6 @@ impl Conn {
         let sge = Some(buffer.sge(len));
         // SAFETY: the buffer is for nothing but this.
         unsafe { self.post(flags, SendOp::Read(dst.remote()), sge, wr_id) }
-    }
-
-    #[inline(never)]
-    fn flush_native(
-        &self,
-        remote: Remote,
-        len: usize,
-        kind: FlushKind,
-        flags: SendFlags,
-        wr_id: u64,
-    ) -> Result<()> {
-        let posted = self.link.qp.post_flush(wr_id, flags, remote, len, kind);
-        let posted = posted.ok_or(Error::NOSUPP)?;
-        posted.map_err(complete_failed)
     }
 
     /// # Safety
@@ -395,6 +378,40 @@ fn write_op(remote: Remote, imm: Option<u32>) -> SendOp {
         None => SendOp::Write(remote),
         Some(imm) => SendOp::WriteImm(remote, imm),
     }
+}
+
+// Out of line, since keeping what is passed across the three calls of a native operation
+// is nothing that the other way should pay for.
+
+/// # Safety
+/// The QP is alive.
+#[inline(never)]
+unsafe fn atomic_write_native(
+    native: &NativeAtomicWrite,
+    remote: Remote,
+    src: &[u8; 8],
+    flags: SendFlags,
+    wr_id: u64,
+) -> Result<()> {
+    // SAFETY: passed on to the caller.
+    let posted = unsafe { native.post(wr_id, flags, remote, src) };
+    posted.map_err(complete_failed)
+}
+
+/// # Safety
+/// The QP is alive.
+#[inline(never)]
+unsafe fn flush_native(
+    native: &NativeFlush,
+    remote: Remote,
+    len: usize,
+    kind: FlushKind,
+    flags: SendFlags,
+    wr_id: u64,
+) -> Result<()> {
+    // SAFETY: passed on to the caller.
+    let posted = unsafe { native.post(wr_id, flags, remote, len, kind) };
+    posted.map_err(complete_failed)
 }
 
 // Out of line, so that an operation that works does not carry them along.

@@ -1,6 +1,10 @@
 use super::Srq;
+use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering::Relaxed};
+
+/// How long an address is looked for if nothing else is said: `RPMA_DEFAULT_TIMEOUT_MS`.
+pub const DEFAULT_TIMEOUT_MS: c_int = 1000;
 
 /// How a connection is made. Each member may be read and set by any thread.
 pub struct ConnCfg {
@@ -29,7 +33,7 @@ impl ConnCfg {
 impl Default for ConnCfg {
     fn default() -> Self {
         ConnCfg {
-            timeout_ms: AtomicI32::new(1000),
+            timeout_ms: AtomicI32::new(DEFAULT_TIMEOUT_MS),
             cq_size: AtomicU32::new(10),
             rcq_size: AtomicU32::new(0),
             sq_size: AtomicU32::new(10),

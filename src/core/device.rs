@@ -1,11 +1,9 @@
+use super::conn_cfg::DEFAULT_TIMEOUT_MS;
 use super::error::failed;
 use super::{Error, Result};
 use crate::verbs::{AddrInfo, CmId, Context, Resolve};
 use std::ffi::{CStr, c_int};
 use std::fmt;
-
-/// `RPMA_DEFAULT_TIMEOUT_MS`.
-const TIMEOUT_MS: c_int = 1000;
 
 /// On which side of a connection a device is looked for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -67,7 +65,7 @@ pub fn find_device(addr: &CStr, side: Side) -> Result<Context> {
     let id = CmId::create(None).map_err(failed!("rdma_create_id()"))?;
     match side {
         Side::Local => bind(&id, &info, addr)?,
-        Side::Remote => resolve_addr(&id, &info, addr, TIMEOUT_MS)?,
+        Side::Remote => resolve_addr(&id, &info, addr, DEFAULT_TIMEOUT_MS)?,
     }
     device_of(&id, Shown(addr))
 }

@@ -1,6 +1,6 @@
 use super::error::Steps;
 use super::{Error, LocalRange, MrLocal, Peer, Result, Usage};
-use crate::verbs::{Errno, Qp, Sge};
+use crate::verbs::{Errno, NativeFlush, Sge};
 use std::ffi::c_void;
 use std::ptr;
 
@@ -10,23 +10,22 @@ pub const RAW_LEN: u64 = 8;
 /// How a connection flushes.
 pub enum Flush {
     /// By the FLUSH operation of its QP.
-    Native,
+    Native(NativeFlush),
     /// By a read after the writes, into a buffer for nothing else.
     Raw(Buffer),
 }
 
 impl Flush {
-    pub fn new(qp: &mut Qp, peer: &Peer) -> Result<Self> {
-        qp.extend();
-        match qp.can_flush() {
-            true => Ok(Flush::Native),
-            false => Buffer::new(peer).map(Flush::Raw),
+    pub fn new(native: Option<NativeFlush>, peer: &Peer) -> Result<Self> {
+        match native {
+            Some(native) => Ok(Flush::Native(native)),
+            None => Buffer::new(peer).map(Flush::Raw),
         }
     }
 
     pub fn delete(self) -> Result<()> {
         match self {
-            Flush::Native => Ok(()),
+            Flush::Native(_) => Ok(()),
             Flush::Raw(buffer) => buffer.delete(),
         }
     }

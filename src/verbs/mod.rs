@@ -20,7 +20,10 @@ pub use cq::{CompChannel, Cq, Srq};
 pub use device::{Capabilities, Context};
 pub use errno::Errno;
 pub use memory::{Access, Mr, Pd};
-pub use qp::{FlushKind, Qp, QpAttr, RecvWr, Remote, SendFlags, SendOp, SendOps, SendWr, Sge};
+pub use qp::{
+    FlushKind, NativeAtomicWrite, NativeFlush, Qp, QpAttr, RecvWr, Remote, SendFlags, SendOp,
+    SendOps, SendWr, Sge,
+};
 pub use rdma_sys::{ibv_context, ibv_wc};
 
 /// Defines an owning wrapper of a verbs object whose release returns an errno.

@@ -203,16 +203,7 @@ pub struct Qp {
     qp: NonNull<ibv_qp>,
     /// The operations that it was created for.
     ops: SendOps,
-    atomic_write: Option<Native<AtomicWriteFn>>,
-    flush: Option<Native<FlushFn>>,
     id: *mut rdma_sys::rdma_cm_id,
-}
-
-/// A native operation of a QP: where its extended interface is, and the function.
-#[derive(Clone, Copy)]
-struct Native<F> {
-    ex: NonNull<ibv_qp_ex>,
-    op: F,
 }
 
 impl Qp {
@@ -266,28 +257,30 @@ impl Qp {
         Ok(Qp {
             qp: NonNull::new(qp).ok_or(Errno(libc::EINVAL))?,
             ops: ops.unwrap_or(SendOps::empty()),
-            atomic_write: None,
-            flush: None,
             id: id.as_ptr(),
         })
     }
 
-    /// `ibv_qp_to_qp_ex`: makes the native operations available.
-    pub fn extend(&mut self) {
+    /// `ibv_qp_to_qp_ex`: the native operations that it has.
+    pub fn native(&self) -> (Option<NativeAtomicWrite>, Option<NativeFlush>) {
         // SAFETY: the QP is alive.
         let Some(ex) = NonNull::new(unsafe { ibv_qp_to_qp_ex(self.qp.as_ptr()) }) else {
-            return;
+            return (None, None);
         };
-        let tail = tail(ex);
-        // SAFETY: a member is there if the QP was created for its operation.
-        unsafe {
-            if self.ops.contains(SendOps::ATOMIC_WRITE) {
-                self.atomic_write = (*tail).wr_atomic_write.map(|op| Native { ex, op });
-            }
-            if self.ops.contains(SendOps::FLUSH) {
-                self.flush = (*tail).wr_flush.map(|op| Native { ex, op });
-            }
+        // A member is there only if the QP was created for its operation.
+        let (mut atomic_write, mut flush) = (None, None);
+        if self.ops.contains(SendOps::ATOMIC_WRITE) {
+            // SAFETY: so it is there.
+            atomic_write = unsafe { (*tail(ex)).wr_atomic_write };
         }
+        if self.ops.contains(SendOps::FLUSH) {
+            // SAFETY: so it is there.
+            flush = unsafe { (*tail(ex)).wr_flush };
+        }
+        (
+            atomic_write.map(|op| NativeAtomicWrite { ex, op }),
+            flush.map(|op| NativeFlush { ex, op }),
+        )
     }
 
     pub fn num(&self) -> u32 {
@@ -325,59 +318,62 @@ impl Qp {
             table!(self.qp.as_ref().context, post_recv)(self.qp.as_ptr(), wr, bad.as_mut_ptr())
         })
     }
+}
 
-    /// Whether it has the native FLUSH.
-    #[inline(always)]
-    pub fn can_flush(&self) -> bool {
-        self.flush.is_some()
-    }
+/// The native ATOMIC WRITE of a QP.
+pub struct NativeAtomicWrite {
+    ex: NonNull<ibv_qp_ex>,
+    op: AtomicWriteFn,
+}
 
-    /// Whether it has the native ATOMIC WRITE.
+impl NativeAtomicWrite {
+    /// # Safety
+    /// The QP is alive.
     #[inline(always)]
-    pub fn can_atomic_write(&self) -> bool {
-        self.atomic_write.is_some()
-    }
-
-    /// Posts a native ATOMIC WRITE; None if the QP doesn't have it.
-    #[inline(always)]
-    pub fn post_atomic_write(
+    pub unsafe fn post(
         &self,
         wr_id: u64,
         flags: SendFlags,
         remote: Remote,
         src: &[u8; 8],
-    ) -> Option<Result<(), Errno>> {
-        let Native { ex, op } = self.atomic_write?;
-        // SAFETY: the QP is alive; the operation is between start and complete, and
-        // copies the data.
-        Some(unsafe {
-            post_native(ex, wr_id, flags, |ex| {
-                op(ex, remote.rkey, remote.addr, src.as_ptr());
+    ) -> Result<(), Errno> {
+        // SAFETY: passed on to the caller; the operation copies the data.
+        unsafe {
+            post_native(self.ex, wr_id, flags, |ex| {
+                (self.op)(ex, remote.rkey, remote.addr, src.as_ptr());
             })
-        })
+        }
     }
+}
 
-    /// Posts a native FLUSH; None if the QP doesn't have it.
+/// The native FLUSH of a QP.
+pub struct NativeFlush {
+    ex: NonNull<ibv_qp_ex>,
+    op: FlushFn,
+}
+
+impl NativeFlush {
+    /// # Safety
+    /// The QP is alive.
     #[inline(always)]
-    pub fn post_flush(
+    pub unsafe fn post(
         &self,
         wr_id: u64,
         flags: SendFlags,
         remote: Remote,
         len: usize,
         kind: FlushKind,
-    ) -> Option<Result<(), Errno>> {
-        let Native { ex, op } = self.flush?;
+    ) -> Result<(), Errno> {
         let kind = match kind {
             FlushKind::Global => ext::FLUSH_GLOBAL,
             FlushKind::Persistent => ext::FLUSH_PERSISTENT,
         };
-        // SAFETY: the QP is alive; the operation is between start and complete.
-        Some(unsafe {
-            post_native(ex, wr_id, flags, |ex| {
-                op(ex, remote.rkey, remote.addr, len, kind, ext::FLUSH_RANGE);
+        // SAFETY: passed on to the caller.
+        unsafe {
+            post_native(self.ex, wr_id, flags, |ex| {
+                (self.op)(ex, remote.rkey, remote.addr, len, kind, ext::FLUSH_RANGE);
             })
-        })
+        }
     }
 }
 
