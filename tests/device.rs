@@ -29,7 +29,7 @@ use transcript::{Difference, Kind, Library, ORIGINAL, OURS, Place, Transcript};
 
 /// The slowest first.
 const PROGRAMS: &[&str] = &[
-    "leaks", "memory", "connect", "errors", "setup", "ops", "queues", "calls",
+    "leaks", "memory", "connect", "errors", "setup", "ops", "queues",
 ];
 /// How many cases run at once. They do not see each other.
 const WORKERS: usize = 2;
