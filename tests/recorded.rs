@@ -22,6 +22,14 @@ use std::sync::OnceLock;
 use std::thread;
 use support::{cc, release, root, run, scratch};
 
+/// The sources of the stand-in.
+const RECORDER: [&str; 4] = [
+    "recorder/trace.c",
+    "recorder/system.c",
+    "recorder/verbs.c",
+    "recorder/cm.c",
+];
+
 /// A directory with the stand-in and the programs in it, and ours.
 fn built() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
@@ -35,7 +43,7 @@ fn build() -> PathBuf {
     run(cc()
         .args(["-g", "-O1", "-fPIC", "-shared", "-o"])
         .arg(&recorder)
-        .arg(c_tests("recorder/recorder.c")));
+        .args(RECORDER.map(c_tests)));
     for (program, sources) in [
         ("recorded", &["recorded/recorded.c"][..]),
         (
