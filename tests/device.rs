@@ -424,21 +424,11 @@ fn prepare() -> PathBuf {
 
 /// Runs a script in the virtual machine and passes on what it prints; true if it ended well.
 fn vm(dir: &Path, options: &[&str], script: &str) -> bool {
-    /// The machine failed, not what ran in it.
-    const BROKEN: i32 = 125;
     fs::write(dir.join("run.sh"), script).unwrap();
-    let boot = || {
-        let mut command = Command::new(support::root().join("scripts/vm"));
-        command.arg("run").args(options).arg(dir);
-        command.stdin(Stdio::null()).status().expect("scripts/vm")
-    };
-    let mut status = boot();
-    // Once in a while a kernel that patches its own code does not survive an emulator with threads.
-    if status.code() == Some(BROKEN) {
-        println!("the machine broke down; once more");
-        status = boot();
-    }
-    status.success()
+    let mut command = Command::new(support::root().join("scripts/vm"));
+    command.arg("run").args(options).arg(dir);
+    let status = command.stdin(Stdio::null()).status();
+    status.expect("scripts/vm").success()
 }
 
 fn in_virtual_machines(wanted: &Wanted) -> bool {
