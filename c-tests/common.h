@@ -101,11 +101,14 @@ static inline const char *hex(const void *bytes, size_t n)
 	return to;
 }
 
+/* State that the files of a program have in common, if it is of several. */
+#define SHARED __attribute__((weak, visibility("hidden")))
+
 /* ---- the log ---- */
 
 #define LOG_LINES 16
 
-static struct {
+SHARED struct {
 	int count;
 	int level[LOG_LINES];
 	bool whole[LOG_LINES]; /* file, function and the ending newline were there */
@@ -122,7 +125,7 @@ static inline const char *level_name(int level)
 }
 
 /* What else a log function does, which may call the library. */
-static void (*log_calls)(void);
+SHARED void (*log_calls)(void);
 
 static inline void log_capture(enum rpma_log_level level, const char *file, const int line,
 		const char *function, const char *format, ...)
@@ -196,7 +199,7 @@ static inline const char *log_summary(void)
 /* ---- trying a call ---- */
 
 /* What OUT points to: bytes no library writes, so that a write shows. */
-static unsigned char out_bytes[64] __attribute__((aligned(16)));
+SHARED unsigned char out_bytes[64] __attribute__((aligned(16)));
 #define OUT ((void *)out_bytes)
 
 /* A zeroed place to point to where a call must look at another argument first. */

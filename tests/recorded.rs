@@ -30,6 +30,17 @@ const RECORDER: [&str; 4] = [
     "recorder/cm.c",
 ];
 
+/// The sources of the scenarios.
+const RECORDED: [&str; 7] = [
+    "recorded/recorded.c",
+    "recorded/scenarios.c",
+    "recorded/setup.c",
+    "recorded/peers.c",
+    "recorded/connections.c",
+    "recorded/operations.c",
+    "recorded/differences.c",
+];
+
 /// A directory with the stand-in and the programs in it, and ours.
 fn built() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
@@ -45,19 +56,19 @@ fn build() -> PathBuf {
         .arg(&recorder)
         .args(RECORDER.map(c_tests)));
     for (program, sources) in [
-        ("recorded", &["recorded/recorded.c"][..]),
+        ("recorded", RECORDED.to_vec()),
         (
             "recorded-memory",
-            &["recorded/recorded.c", "recorder/memory.c"],
+            [&RECORDED[..], &["recorder/memory.c"]].concat(),
         ),
-        ("threads", &["recorded/threads.c"]),
+        ("threads", vec!["recorded/threads.c"]),
     ] {
         run(cc()
             .args(["-g", "-O1", "-pthread", "-rdynamic", "-I"])
             .arg(root().join("include"))
             .arg("-o")
             .arg(dir.join(program))
-            .args(sources.iter().map(|source| c_tests(source)))
+            .args(sources.into_iter().map(c_tests))
             .arg(&recorder)
             .arg(release().join("librpma.so")));
     }
