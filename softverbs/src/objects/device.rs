@@ -1,0 +1,191 @@
+//! The device: there is one, for the whole process, and it has one port.
+
+pub mod attributes;
+pub mod events;
+pub mod limits;
+pub mod port;
+
+use super::lock;
+use crate::exports;
+use crate::settings::Settings;
+use rdma_sys::{ibv_context, ibv_device, ibv_node_type, ibv_transport_type, verbs_context};
+use std::ffi::{c_char, c_int, c_void};
+use std::mem::{offset_of, zeroed};
+use std::sync::{Mutex, OnceLock};
+use std::{fs, io, ptr};
+
+pub use events::AsyncEvent;
+use events::AsyncEvents;
+
+pub const NAME: &str = "softverbs0";
+
+/// What `abi_compat` is in a context with the extended table, `infiniband/verbs.h`.
+const EXTENDED: *mut c_void = ptr::without_provenance_mut(usize::MAX);
+
+#[repr(C)]
+struct Device {
+    device: ibv_device,
+    /// The libraries of vendors, asked whether a device is one of theirs, look for their own
+    /// tables here, behind it: there are none.
+    behind: [*const c_void; 64],
+}
+
+// SAFETY: nobody changes it once it is made.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+/// The device.
+pub fn device() -> *mut ibv_device {
+    static DEVICE: OnceLock<Device> = OnceLock::new();
+    let device = DEVICE.get_or_init(|| {
+        // SAFETY: it consists of numbers and pointers.
+        let mut made: Device = unsafe { zeroed() };
+        let device = &mut made.device;
+        (device.node_type, device.transport_type) = if Settings::get().iwarp {
+            let transport = ibv_transport_type::IBV_TRANSPORT_IWARP;
+            (ibv_node_type::IBV_NODE_RNIC, transport)
+        } else {
+            let transport = ibv_transport_type::IBV_TRANSPORT_IB;
+            (ibv_node_type::IBV_NODE_CA, transport)
+        };
+        // No device of the kernel is called so: its files are not taken for those of another.
+        let uverbs = format!("uverbs-{NAME}");
+        write(&mut device.name, NAME);
+        write(&mut device.dev_name, &uverbs);
+        write(
+            &mut device.dev_path,
+            &format!("/sys/class/infiniband_verbs/{uverbs}"),
+        );
+        write(
+            &mut device.ibdev_path,
+            &format!("/sys/class/infiniband/{NAME}"),
+        );
+        made
+    });
+    (&raw const device.device).cast_mut()
+}
+
+/// A string into a C array that is zeroed and longer.
+fn write(array: &mut [c_char], text: &str) {
+    for (to, from) in array.iter_mut().zip(text.bytes()) {
+        *to = from as c_char;
+    }
+}
+
+/// The number of the device: not zero, always the same on one host.
+pub fn guid() -> [u8; 8] {
+    static GUID: OnceLock<[u8; 8]> = OnceLock::new();
+    *GUID.get_or_init(|| {
+        let host = [
+            "/etc/machine-id",
+            "/var/lib/dbus/machine-id",
+            "/proc/sys/kernel/random/boot_id",
+            "/proc/sys/kernel/hostname",
+        ]
+        .into_iter()
+        .filter_map(|file| fs::read(file).ok())
+        .find(|text| !text.trim_ascii().is_empty())
+        .unwrap_or_default();
+        // The identity of a host is not for others to see, so it is hashed: FNV-1a.
+        let hash = NAME
+            .bytes()
+            .chain(host)
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+            });
+        let mut guid = hash.to_be_bytes();
+        guid[0] = guid[0] & !1 | 2; // as EUI-64 marks those that no vendor assigned
+        guid
+    })
+}
+
+/// An open device.
+#[repr(C)]
+pub struct Context {
+    verbs: verbs_context,
+    events: AsyncEvents,
+}
+
+impl Context {
+    pub fn open() -> io::Result<*mut ibv_context> {
+        let events = AsyncEvents::new()?;
+        // SAFETY: it consists of numbers, pointers and functions that may be absent.
+        let mut verbs: verbs_context = unsafe { zeroed() };
+        verbs.sz = size_of::<verbs_context>();
+        verbs.context.device = device();
+        verbs.context.cmd_fd = -1;
+        verbs.context.async_fd = events.fd();
+        verbs.context.num_comp_vectors = limits::COMP_VECTORS as c_int;
+        verbs.context.abi_compat = EXTENDED;
+        exports::device::fill(&mut verbs);
+        let context = Box::into_raw(Box::new(Self { verbs, events }));
+        // SAFETY: it was made just now.
+        Ok(unsafe { &raw mut (*context).verbs.context })
+    }
+
+    /// Where the context begins that C has a pointer into.
+    fn start(context: *const ibv_context) -> *mut Self {
+        const INSIDE: usize = offset_of!(Context, verbs) + offset_of!(verbs_context, context);
+        context.wrapping_byte_sub(INSIDE).cast_mut().cast()
+    }
+
+    /// # Safety
+    /// The context is one of [`Context::open`], and stays open as long as this is used.
+    pub unsafe fn of<'a>(context: *const ibv_context) -> &'a Self {
+        // SAFETY: as the caller promises.
+        unsafe { &*Self::start(context) }
+    }
+
+    /// # Safety
+    /// The context is one of [`Context::open`], and is not used any more.
+    pub unsafe fn close(context: *mut ibv_context) {
+        // Others in the process have the common one, too: it stays.
+        if *lock(&DEFAULT) != context.addr() {
+            // SAFETY: as the caller promises.
+            drop(unsafe { Box::from_raw(Self::start(context)) });
+        }
+    }
+
+    /// Tells the program of an event.
+    pub fn report(&self, event: AsyncEvent) {
+        self.events.report(event);
+    }
+
+    /// Makes an object that is about to be destroyed unknown to the events: those that nobody has
+    /// got are gone, and for those that someone has it waits until they are acknowledged.
+    pub fn forget(&self, object: *const c_void) {
+        self.events.forget(object);
+    }
+
+    pub fn events(&self) -> &AsyncEvents {
+        &self.events
+    }
+}
+
+/// The address of the context of those who did not open one.
+static DEFAULT: Mutex<usize> = Mutex::new(0);
+
+/// The context of the connection manager, opened when first asked for and never closed. NULL if it
+/// can't be opened; `errno` says why.
+pub fn default_context() -> *mut ibv_context {
+    let mut default = lock(&DEFAULT);
+    if *default == 0 {
+        match Context::open() {
+            Ok(context) => *default = context.expose_provenance(),
+            Err(error) => {
+                exports::unsupported::set_errno(error.raw_os_error().unwrap_or(libc::EIO))
+            }
+        }
+    }
+    ptr::with_exposed_provenance_mut(*default)
+}
+
+/// Whether a context is of this device, and not of one that another library has opened.
+///
+/// # Safety
+/// It is a context, or NULL.
+pub unsafe fn is_ours(context: *const ibv_context) -> bool {
+    // SAFETY: as the caller promises.
+    !context.is_null() && unsafe { (*context).device } == device()
+}
