@@ -1,0 +1,156 @@
+//! The launcher.
+
+mod library;
+
+use library::{launcher_file, ours_file};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// The launcher, in an environment without settings.
+fn launcher(arguments: &[&str]) -> Command {
+    let mut command = Command::new(launcher_file());
+    command.args(arguments).env_remove("LD_PRELOAD");
+    for name in ["FLUSH", "ATOMIC_WRITE", "ODP", "TRANSPORT", "PERSISTENT"] {
+        command.env_remove(format!("SOFTVERBS_{name}"));
+    }
+    command
+}
+
+/// The status, and what was printed.
+fn outcome(command: &mut Command) -> (Option<i32>, String, String) {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code(), text(stdout), text(stderr))
+}
+
+#[track_caller]
+fn refused(command: &mut Command, status: i32, why: &str) {
+    let (code, stdout, stderr) = outcome(command);
+    assert_eq!(
+        (code, stdout.as_str()),
+        (Some(status), ""),
+        "{command:?}: {stderr}"
+    );
+    assert!(
+        stderr.starts_with("softverbs: ") && stderr.contains(why),
+        "{command:?}: {stderr}"
+    );
+    assert_eq!(stderr.lines().count(), 1, "{command:?}: {stderr}");
+}
+
+#[test]
+fn a_program_runs_with_the_library() {
+    let shell = r#"echo "$LD_PRELOAD" "$@" "$SOFTVERBS_ODP" "$SOFTVERBS_TRANSPORT"; exit 7"#;
+    let arguments = [
+        "run", "--no-odp", "--iwarp", "--", "sh", "-c", shell, "sh", "--json", "-h",
+    ];
+    let (code, stdout, stderr) = outcome(launcher(&arguments).env("LD_PRELOAD", "libc.so.6"));
+    let end = "/libsoftverbs.so:libc.so.6 --json -h off iwarp\n";
+    assert!(stdout.starts_with('/') && stdout.ends_with(end), "{stdout}");
+    assert_eq!((code, stderr.as_str()), (Some(7), ""));
+}
+
+#[test]
+fn what_can_not_be_run_is_told_apart() {
+    refused(
+        &mut launcher(&["run", "--", "/no/such/program"]),
+        127,
+        "/no/such/program: not found",
+    );
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("not-a-program");
+    fs::write(&file, "no program").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+    refused(
+        &mut launcher(&["run", file.to_str().unwrap()]),
+        126,
+        "not-a-program: can't be run",
+    );
+}
+
+#[test]
+fn bad_arguments_are_refused_in_one_line() {
+    refused(&mut launcher(&[]), 2, "'run' or 'info'");
+    refused(&mut launcher(&["run"]), 2, "<PROGRAM>");
+    refused(
+        &mut launcher(&["run", "--no-fush", "true"]),
+        2,
+        "'--no-fush'",
+    );
+    refused(&mut launcher(&["walk"]), 2, "'walk'");
+    refused(&mut launcher(&["info", "more"]), 2, "'more'");
+    for action in [["info", "--json"], ["run", "true"]] {
+        refused(
+            launcher(&action).env("SOFTVERBS_FLUSH", "maybe"),
+            2,
+            "SOFTVERBS_FLUSH",
+        );
+    }
+}
+
+#[test]
+fn the_library_goes_on_without_what_it_does_not_understand() {
+    // Any program that opens the device.
+    let (code, stdout, stderr) = outcome(
+        Command::new("ibv_devices")
+            .env("LD_PRELOAD", ours_file())
+            .env("SOFTVERBS_FLUSH", "maybe"),
+    );
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stdout.contains("softverbs0"), "{stdout}");
+}
+
+#[test]
+fn the_path_of_the_library_has_to_be_one_word() {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("two words");
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir(&dir).unwrap();
+    let copy = dir.join("softverbs");
+    fs::copy(launcher_file(), &copy).unwrap();
+    refused(
+        Command::new(&copy).args(["run", "true"]),
+        126,
+        "is in none of",
+    );
+    symlink(ours_file(), dir.join("libsoftverbs.so")).unwrap();
+    refused(Command::new(&copy).args(["run", "true"]), 126, "space");
+}
+
+#[test]
+fn info_tells_settings_and_where_they_come_from() {
+    let mut command = launcher(&["info", "--json"]);
+    command
+        .env("SOFTVERBS_TRANSPORT", "iwarp")
+        .env("SOFTVERBS_ODP", "1");
+    let (code, stdout, stderr) = outcome(&mut command);
+    assert_eq!((code, stderr.as_str()), (Some(0), ""));
+    let info: Value = serde_json::from_str(&stdout).unwrap();
+    for (name, value, from) in [
+        ("SOFTVERBS_TRANSPORT", "iwarp", "environment"),
+        ("SOFTVERBS_ODP", "on", "environment"),
+        ("SOFTVERBS_FLUSH", "off", "transport"),
+        ("SOFTVERBS_PERSISTENT", "file", "default"),
+    ] {
+        let setting = &info["settings"][name];
+        assert_eq!(
+            (&setting["value"], &setting["from"]),
+            (&value.into(), &from.into()),
+            "{name}"
+        );
+    }
+    assert_eq!(info["device"]["name"], "softverbs0");
+    assert_eq!(info["device"]["flush"], false);
+    let addresses = info["addresses"].as_array().unwrap();
+    assert!(addresses.contains(&"127.0.0.1".into()), "{addresses:?}");
+
+    let (code, stdout, _) = outcome(&mut launcher(&["info"]));
+    assert_eq!(code, Some(0));
+    let line = "  SOFTVERBS_ODP           on       on-demand paging (from default)";
+    assert!(stdout.lines().any(|one| one == line), "{stdout}");
+}
