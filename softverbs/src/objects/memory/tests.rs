@@ -628,9 +628,9 @@ fn what_is_from_a_file_is_written_back() {
     // An unmapped page is what writing back fails for, which shows that it is asked for, and
     // for the range that is held only.
     let file = TempFile::new(1);
-    let map = Map::anonymous_at(far_away(), 3);
-    map.replace(0, &file.1);
+    let map = Map::anonymous_at(far_away(), 4);
     map.replace(1, &file.1);
+    map.replace(2, &file.1);
     let domain = Arc::new(Domain::default());
     let any = Settings {
         any_persistent: true,
@@ -639,20 +639,23 @@ fn what_is_from_a_file_is_written_back() {
     let place = (map.0 as usize, map.1);
     let region = Region::new(&domain, place, map.addr(), LW | FP, &any).expect("region");
     let region = keys::add(region).expect("keys");
-    map.unmap(1);
-    map.unmap(2);
+    for page in [0, 2, 3] {
+        map.unmap(page);
+    }
     let persist = |addr, len| {
         let hold = domain.remote(region.rkey, addr, len, Right::FlushPersistent);
         let persisted = hold.expect("hold").persist();
         persisted.map_err(|error| error.raw_os_error())
     };
     let (page, gone) = (page_size() as u64, Err(Some(libc::ENOMEM)));
-    assert_eq!(persist(map.addr(), page), Ok(()));
-    assert_eq!(persist(map.addr() + 3, 8), Ok(()));
-    assert_eq!(persist(map.addr() + page - 8, 16), gone);
-    assert_eq!(persist(map.addr() + page, 1), gone);
-    assert_eq!(persist(map.addr() + 2 * page, page), Ok(()), "anonymous");
-    assert_eq!(persist(map.addr() + page, 0), Ok(()));
+    let file_at = map.addr() + page;
+    assert_eq!(persist(file_at, page), Ok(()));
+    assert_eq!(persist(file_at + 3, 8), Ok(()));
+    assert_eq!(persist(file_at + page - 8, 16), gone);
+    assert_eq!(persist(file_at + page, 1), gone);
+    assert_eq!(persist(file_at + page, 0), Ok(()));
+    assert_eq!(persist(file_at - page, page + 8), Ok(()), "from anonymous");
+    assert_eq!(persist(file_at + 2 * page, page), Ok(()), "anonymous");
     let whole = domain.remote_whole(region.rkey, Right::FlushPersistent);
     assert!(whole.expect("hold").persist().is_err());
     keys::remove(&region);
