@@ -1,0 +1,42 @@
+//! The functions that programs call, in place of those of libibverbs and librdmacm.
+
+pub mod cm;
+pub mod device;
+pub mod memory;
+pub mod queues;
+pub mod strings;
+pub mod unsupported;
+pub mod wr;
+
+use std::ffi::c_int;
+use unsupported::set_errno;
+
+/// What a function returns that gives -1 and sets errno.
+pub(crate) fn minus_one(result: Result<(), i32>) -> c_int {
+    match result {
+        Ok(()) => 0,
+        Err(error) => {
+            set_errno(error);
+            -1
+        }
+    }
+}
+
+/// What a function returns that gives the errno; it is set, too, since programs look there.
+pub(crate) fn errno(result: Result<(), i32>) -> c_int {
+    match result {
+        Ok(()) => 0,
+        Err(error) => {
+            set_errno(error);
+            error
+        }
+    }
+}
+
+/// What a function returns that gives a pointer, or NULL and sets errno.
+pub(crate) fn pointer<T>(result: Result<*mut T, i32>) -> *mut T {
+    result.unwrap_or_else(|error| {
+        set_errno(error);
+        std::ptr::null_mut()
+    })
+}

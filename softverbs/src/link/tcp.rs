@@ -1,0 +1,155 @@
+//! TCP as a link.
+
+use super::Link;
+use rustix::io::Errno;
+use rustix::net::{
+    self, AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt,
+};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// A socket, of a connection or of what is to become one.
+pub struct Tcp(OwnedFd);
+
+fn socket(family: AddressFamily, kind: SocketType) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(net::socket_with(family, kind, flags, None)?)
+}
+
+fn family(address: &SocketAddr) -> AddressFamily {
+    if address.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    }
+}
+
+/// The address from which packets would go to `to`.
+pub fn local_address_towards(to: &SocketAddr) -> io::Result<SocketAddr> {
+    let socket = socket(family(to), SocketType::DGRAM)?;
+    // UDP reaches nobody by connecting; only the route is looked up. Port 0 is none to connect to.
+    let mut to = *to;
+    if to.port() == 0 {
+        to.set_port(9);
+    }
+    net::connect(&socket, &to)?;
+    let mut local = SocketAddr::try_from(net::getsockname(&socket)?)?;
+    local.set_port(0);
+    Ok(local)
+}
+
+impl Tcp {
+    /// A socket bound to an address of this host; port 0 is any.
+    ///
+    /// `v6_only` is whether an IPv6 wildcard leaves IPv4 alone.
+    pub fn bind(address: &SocketAddr, reuse: bool, v6_only: bool) -> io::Result<Self> {
+        let socket = socket(family(address), SocketType::STREAM)?;
+        // A server that is started again may have its port at once, as a port of RDMA.
+        if address.port() != 0 || reuse {
+            sockopt::set_socket_reuseaddr(&socket, true)?;
+        }
+        if address.is_ipv6() {
+            sockopt::set_ipv6_v6only(&socket, v6_only)?;
+        }
+        net::bind(&socket, address)?;
+        Ok(Tcp(socket))
+    }
+
+    pub fn local_address(&self) -> io::Result<SocketAddr> {
+        Ok(SocketAddr::try_from(net::getsockname(&self.0)?)?)
+    }
+
+    pub fn peer_address(&self) -> io::Result<SocketAddr> {
+        let peer = net::getpeername(&self.0)?.ok_or(Errno::NOTCONN)?;
+        Ok(SocketAddr::try_from(peer)?)
+    }
+
+    /// Begins to connect; the link can be written to when that has ended.
+    pub fn connect(&mut self, to: &SocketAddr) -> io::Result<()> {
+        self.tune()?;
+        match net::connect(&self.0, to) {
+            Ok(()) | Err(Errno::INPROGRESS) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub fn listen(self, backlog: i32) -> io::Result<TcpListener> {
+        net::listen(&self.0, backlog)?;
+        Ok(TcpListener(self.0))
+    }
+
+    /// Requests are to go at once, and a peer that is cut off is to be noticed.
+    fn tune(&self) -> io::Result<()> {
+        sockopt::set_tcp_nodelay(&self.0, true)?;
+        sockopt::set_socket_keepalive(&self.0, true)?;
+        sockopt::set_tcp_keepidle(&self.0, KEEP_IDLE)?;
+        sockopt::set_tcp_keepintvl(&self.0, KEEP_INTERVAL)?;
+        sockopt::set_tcp_keepcnt(&self.0, KEEP_COUNT)?;
+        sockopt::set_tcp_user_timeout(&self.0, USER_TIMEOUT_MS)?;
+        Ok(())
+    }
+}
+
+/// A peer that says nothing for so long is asked whether it is there ...
+const KEEP_IDLE: std::time::Duration = std::time::Duration::from_secs(4);
+const KEEP_INTERVAL: std::time::Duration = std::time::Duration::from_secs(2);
+const KEEP_COUNT: u32 = 3;
+/// ... and one that does not take what is sent for so long is gone.
+const USER_TIMEOUT_MS: u32 = 10_000;
+
+impl Link for Tcp {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    #[inline]
+    fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        if let [part] = parts {
+            return Ok(net::send(&self.0, part, flags)?);
+        }
+        Ok(net::sendmsg(
+            &self.0,
+            parts,
+            &mut net::SendAncillaryBuffer::default(),
+            flags,
+        )?)
+    }
+
+    #[inline]
+    fn recv(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        if let [part] = parts {
+            let (n, _) = net::recv(&self.0, &mut **part, RecvFlags::DONTWAIT)?;
+            return Ok(n);
+        }
+        let mut none = net::RecvAncillaryBuffer::default();
+        Ok(net::recvmsg(&self.0, parts, &mut none, RecvFlags::DONTWAIT)?.bytes)
+    }
+
+    fn opened(&mut self) -> io::Result<()> {
+        Ok(sockopt::socket_error(&self.0)??)
+    }
+
+    fn finish(&mut self) {
+        // Of a peer that has gone there is nothing left to tell.
+        let _ = net::shutdown(&self.0, Shutdown::Write);
+    }
+}
+
+/// A socket that takes connections.
+pub struct TcpListener(OwnedFd);
+
+impl TcpListener {
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    pub fn accept(&self) -> io::Result<Tcp> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let link = Tcp(net::accept_with(&self.0, flags)?);
+        link.tune()?;
+        Ok(link)
+    }
+}
+

@@ -1,0 +1,49 @@
+//! Event channels of connection management, and what comes on them.
+
+use super::endpoint::Endpoint;
+use super::events::EventQueue;
+use crate::frames::{Params, Private};
+use rdma_sys::{rdma_cm_event_type, rdma_event_channel};
+use std::sync::Arc;
+
+/// An event channel as C sees it.
+#[repr(C)]
+pub struct ChannelHandle {
+    pub abi: rdma_event_channel,
+    pub events: Arc<EventQueue<CmEvent>>,
+}
+
+/// An event of connection management.
+pub struct CmEvent {
+    pub kind: rdma_cm_event_type::Type,
+    pub status: i32,
+    /// Whose it is: of a connection request, the new one.
+    pub endpoint: Arc<Endpoint>,
+    /// Of a connection request, who listens.
+    pub listener: Option<Arc<Endpoint>>,
+    /// What the other side said of itself.
+    pub params: Option<Params>,
+    pub private: Private,
+    /// How many bytes of private data there are, with the padding of the message.
+    pub private_len: usize,
+}
+
+impl CmEvent {
+    /// An event that says no more than that it happened.
+    pub fn plain(kind: rdma_cm_event_type::Type, status: i32, endpoint: Arc<Endpoint>) -> Self {
+        CmEvent {
+            kind,
+            status,
+            endpoint,
+            listener: None,
+            params: None,
+            private: Private::NONE,
+            private_len: 0,
+        }
+    }
+
+    /// Who counts as the one that has to be told of it before it is destroyed.
+    pub fn owner(&self) -> &Arc<Endpoint> {
+        self.listener.as_ref().unwrap_or(&self.endpoint)
+    }
+}

@@ -1,0 +1,221 @@
+//! Completion queues and their channels.
+
+use super::endpoint::Endpoint;
+use super::events::EventQueue;
+use super::{Handed, lock};
+use crate::engine;
+use crate::objects::device::{AsyncEvent, Context};
+use rdma_sys::{ibv_comp_channel, ibv_cq, ibv_wc};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// A completion channel as C sees it.
+#[repr(C)]
+pub struct CompChannel {
+    pub abi: ibv_comp_channel,
+    pub events: Arc<EventQueue<CqEvent>>,
+    /// Completion queues on it.
+    pub users: AtomicUsize,
+}
+
+/// There is a completion in a queue that was armed.
+pub struct CqEvent(pub Arc<Cq>);
+
+/// A completion queue as C sees it.
+#[repr(C)]
+pub struct CqHandle {
+    pub abi: ibv_cq,
+    pub cq: Arc<Cq>,
+}
+
+/// Which completions a queue is armed for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Armed {
+    No,
+    Solicited,
+    All,
+}
+
+struct Ring {
+    entries: VecDeque<ibv_wc>,
+    capacity: usize,
+    armed: Armed,
+}
+
+/// A completion queue.
+pub struct Cq {
+    ring: Mutex<Ring>,
+    /// How many entries there are, to be seen without the lock.
+    len: AtomicUsize,
+    overrun: AtomicBool,
+    events: Option<Arc<EventQueue<CqEvent>>>,
+    pub handle: AtomicPtr<ibv_cq>,
+    context: *const Context,
+    /// What completes here, and may be moved on by who polls.
+    sources: Mutex<Vec<Arc<Endpoint>>>,
+    pub handed: Handed,
+}
+
+// SAFETY: the context outlives its queues, and its methods are for all threads; the other members
+// are Send and Sync.
+unsafe impl Send for Cq {}
+// SAFETY: as above.
+unsafe impl Sync for Cq {}
+
+/// So many connections are asked one by one whether something has come; for more, all are asked
+/// with one call.
+const ASKED_SINGLY: usize = 2;
+
+impl Cq {
+    pub fn new(
+        context: *const Context,
+        capacity: usize,
+        events: Option<Arc<EventQueue<CqEvent>>>,
+    ) -> Option<Arc<Self>> {
+        let mut entries = VecDeque::new();
+        entries.try_reserve_exact(capacity).ok()?;
+        Some(Arc::new(Cq {
+            ring: Mutex::new(Ring {
+                entries,
+                capacity,
+                armed: Armed::No,
+            }),
+            len: AtomicUsize::new(0),
+            overrun: AtomicBool::new(false),
+            events,
+            handle: AtomicPtr::default(),
+            context,
+            sources: Mutex::default(),
+            handed: Handed::default(),
+        }))
+    }
+
+    /// Whether queue pairs use it.
+    pub fn is_used(&self) -> bool {
+        !lock(&self.sources).is_empty()
+    }
+
+    pub fn attach(&self, source: &Arc<Endpoint>) {
+        lock(&self.sources).push(source.clone());
+    }
+
+    pub fn detach(&self, source: &Arc<Endpoint>) {
+        let mut sources = lock(&self.sources);
+        if let Some(i) = sources.iter().position(|one| Arc::ptr_eq(one, source)) {
+            sources.swap_remove(i);
+        }
+    }
+
+    /// Adds a completion. What finds no room is lost, and with it the queue.
+    pub fn push(self: &Arc<Self>, wc: ibv_wc, solicited: bool) {
+        let mut ring = lock(&self.ring);
+        if ring.entries.len() == ring.capacity {
+            drop(ring);
+            if !self.overrun.swap(true, Ordering::Relaxed) {
+                let handle = self.handle.load(Ordering::Relaxed);
+                // SAFETY: the context outlives the queue.
+                unsafe { (*self.context).report(AsyncEvent::CqError(handle)) };
+            }
+            return;
+        }
+        let wanted = match ring.armed {
+            Armed::No => false,
+            Armed::Solicited => {
+                solicited || wc.status != rdma_sys::ibv_wc_status::IBV_WC_SUCCESS
+            }
+            Armed::All => true,
+        };
+        ring.entries.push_back(wc);
+        self.len.store(ring.entries.len(), Ordering::Release);
+        if wanted {
+            ring.armed = Armed::No;
+            if let Some(events) = &self.events {
+                events.push(CqEvent(self.clone()));
+            }
+        }
+    }
+
+    pub fn arm(&self, armed: Armed) {
+        let mut ring = lock(&self.ring);
+        // All is never made less by asking for less.
+        if ring.armed != Armed::All {
+            ring.armed = armed;
+        }
+    }
+
+    fn take(&self, out: *mut ibv_wc, n: usize) -> usize {
+        if self.len.load(Ordering::Acquire) == 0 {
+            return 0;
+        }
+        let mut ring = lock(&self.ring);
+        let n = n.min(ring.entries.len());
+        for (i, wc) in ring.entries.drain(..n).enumerate() {
+            // SAFETY: the caller has room for `n` entries.
+            unsafe { out.add(i).write(wc) };
+        }
+        self.len.store(ring.entries.len(), Ordering::Release);
+        n
+    }
+
+    /// Gives at most `n` completions, or `None` after the queue was overrun.
+    ///
+    /// If there are none, what has come for the connections of this queue is dealt with, here and
+    /// now, so that who polls needs no other thread.
+    ///
+    /// # Safety
+    /// `out` has room for `n` entries.
+    pub unsafe fn poll(&self, out: *mut ibv_wc, n: usize) -> Option<usize> {
+        if n == 0 {
+            return Some(0);
+        }
+        let mut taken = self.take(out, n);
+        if taken == 0 {
+            self.progress();
+            taken = self.take(out, n);
+            if taken == 0 && self.overrun.load(Ordering::Relaxed) {
+                return None;
+            }
+        }
+        Some(taken)
+    }
+
+    fn progress(&self) {
+        let sources = lock(&self.sources);
+        if sources.len() <= ASKED_SINGLY {
+            for source in sources.iter() {
+                source.try_progress();
+            }
+        } else {
+            drop(sources);
+            engine::turn();
+        }
+    }
+
+    /// Changes the number of entries; fails if there are more now.
+    pub fn resize(&self, capacity: usize) -> Result<(), i32> {
+        let mut ring = lock(&self.ring);
+        if ring.entries.len() > capacity {
+            return Err(libc::EINVAL);
+        }
+        let more = capacity.saturating_sub(ring.entries.len());
+        ring.entries.try_reserve(more).map_err(|_| libc::ENOMEM)?;
+        ring.capacity = capacity;
+        Ok(())
+    }
+
+    /// Removes the completions of a queue pair that is destroyed.
+    pub fn forget(&self, qp_num: u32) {
+        let mut ring = lock(&self.ring);
+        ring.entries.retain(|wc| wc.qp_num != qp_num);
+        self.len.store(ring.entries.len(), Ordering::Release);
+    }
+
+    /// Takes back events that nobody got, and waits for those that somebody did.
+    pub fn close(self: &Arc<Self>) {
+        if let Some(events) = &self.events {
+            events.extract(|event| Arc::ptr_eq(&event.0, self));
+        }
+        self.handed.wait();
+    }
+}

@@ -1,0 +1,396 @@
+//! One end of a connection: what a cm id, its queue pair and the link to the other side share.
+//!
+//! All of it has one lock. It is taken by the program's calls, and by the engine's thread when the
+//! link has something; whoever has it moves both directions on as far as the link goes.
+
+mod manage;
+mod post;
+mod receive;
+mod transmit;
+
+use super::cm::CmEvent;
+use super::events::EventQueue;
+use super::qp::Qp;
+use super::{Handed, lock};
+use crate::engine::{self, Interest};
+use crate::frames::{Frame, Params, Private};
+use crate::link::{Link, Tcp, TcpListener};
+use rdma_sys::{ibv_qp_state, rdma_cm_event_type, rdma_cm_id};
+use receive::Receiver;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::{Duration, Instant};
+use transmit::Transmitter;
+
+pub use manage::{ConnParam, REJECTED_BY_CONSUMER};
+pub use post::Batch;
+
+/// How far a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    Idle,
+    /// Has an address of this host, and a socket bound to it.
+    Bound,
+    AddrResolved,
+    RouteResolved,
+    Listening,
+    /// The link is being opened.
+    Connecting,
+    RequestSent,
+    /// The other side accepted, and the program does not know yet.
+    ReplyReceived,
+    /// A link has come to a listener, and its request has not.
+    Greeting,
+    Requested,
+    /// Accepted, and the other side has not said that it is ready.
+    Accepted,
+    Established,
+    DisconnectSent,
+    DisconnectReceived,
+    Closed,
+}
+
+/// What a connection can wait for.
+#[derive(Clone, Copy, Debug)]
+pub enum Timer {
+    /// The other side is to answer a request to connect, or to greet.
+    Handshake,
+    /// The program is to resolve within what it said; nothing takes that long here.
+    NotReady,
+    /// Requests that no answer can come for end.
+    PeerGone,
+    /// The other side is to answer that the connection ends.
+    Disconnect,
+    /// The connection's numbers may be used again.
+    TimeWait,
+    /// What is left to be said to the other side is to be gone.
+    Linger,
+}
+const TIMERS: usize = Timer::Linger as usize + 1;
+
+/// As long as connection management of InfiniBand tries.
+const CONNECT_TIME: Duration = Duration::from_secs(60);
+/// A stranger on a listening port is given so long.
+const GREETING_TIME: Duration = Duration::from_secs(10);
+const PEER_GONE_TIME: Duration = Duration::from_millis(500);
+const TIME_WAIT: Duration = Duration::from_secs(1);
+const LINGER_TIME: Duration = Duration::from_secs(5);
+
+pub struct Endpoint {
+    pub token: u64,
+    me: Weak<Endpoint>,
+    state: Mutex<State>,
+    /// The program's id.
+    pub handle: AtomicPtr<rdma_cm_id>,
+    /// Events that the program got and has not acknowledged.
+    pub handed: Handed,
+    /// Connections that wait to be accepted, of a listener.
+    waiting: AtomicUsize,
+}
+
+pub struct State {
+    pub phase: Phase,
+    pub events: Arc<EventQueue<CmEvent>>,
+    pub local: Option<SocketAddr>,
+    pub remote: Option<SocketAddr>,
+    pub reuse: bool,
+    pub v6_only: bool,
+    /// A socket that is bound and is not yet more.
+    bound: Option<Tcp>,
+    listener: Option<TcpListener>,
+    backlog: usize,
+    /// Of a connection that has come: to whom.
+    parent: Weak<Endpoint>,
+    link: Option<Box<dyn Link>>,
+    tx: Transmitter,
+    rx: Receiver,
+    pub qp: Option<Box<Qp>>,
+    pub mine: Params,
+    pub theirs: Params,
+    private: Private,
+    /// The queue pair of the other side does nothing any more.
+    peer_failed: bool,
+    /// The program has no id for it any more.
+    abandoned: bool,
+    /// What the engine waits for.
+    interest: Interest,
+    registered: bool,
+    deadlines: [Option<Instant>; TIMERS],
+}
+
+impl Endpoint {
+    pub fn new(events: Arc<EventQueue<CmEvent>>) -> Arc<Self> {
+        Arc::new_cyclic(|me| Endpoint {
+            token: engine::new_token(),
+            me: me.clone(),
+            state: Mutex::new(State {
+                phase: Phase::Idle,
+                events,
+                local: None,
+                remote: None,
+                reuse: false,
+                v6_only: false,
+                bound: None,
+                listener: None,
+                backlog: 0,
+                parent: Weak::new(),
+                link: None,
+                tx: Transmitter::default(),
+                rx: Receiver::default(),
+                qp: None,
+                mine: Params::default(),
+                theirs: Params::default(),
+                private: Private::NONE,
+                peer_failed: false,
+                abandoned: false,
+                interest: Interest::default(),
+                registered: false,
+                deadlines: [None; TIMERS],
+            }),
+            handle: AtomicPtr::default(),
+            handed: Handed::default(),
+            waiting: AtomicUsize::new(0),
+        })
+    }
+
+    pub fn arc(&self) -> Arc<Self> {
+        // It is borrowed, so somebody owns it.
+        self.me.upgrade().expect("an owner")
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Deals with what the link has, as the engine found.
+    pub fn ready(&self, readable: bool, writable: bool) {
+        let mut state = self.lock();
+        match state.phase {
+            Phase::Listening => state.accept_links(self),
+            Phase::Connecting => state.opened(self),
+            _ => {
+                if readable {
+                    state.receive(self);
+                }
+                if readable || writable {
+                    state.pump(self);
+                }
+            }
+        }
+        state.watch(self);
+    }
+
+    /// Deals with what the link has, if nobody is about to.
+    pub fn try_progress(&self) {
+        let Ok(mut state) = self.state.try_lock() else {
+            return;
+        };
+        if state.link.is_some() && state.phase != Phase::Connecting {
+            state.receive(self);
+            state.pump(self);
+            state.watch(self);
+        }
+    }
+
+    /// A receive was posted to a shared queue; the other side may wait for it.
+    pub fn receive_posted(&self) {
+        let mut state = self.lock();
+        state.tell_receive_posted(self);
+        state.watch(self);
+    }
+
+    /// The time of a timer has come, if it was not set anew.
+    pub fn timer(&self, timer: Timer) {
+        let mut state = self.lock();
+        let deadline = &mut state.deadlines[timer as usize];
+        if deadline.is_none_or(|deadline| deadline > Instant::now()) {
+            return;
+        }
+        *deadline = None;
+        match timer {
+            Timer::Handshake => state.handshake_timed_out(self),
+            Timer::NotReady => state.try_again(self),
+            Timer::PeerGone => state.outstanding_failed(),
+            Timer::Disconnect => state.disconnect_timed_out(self),
+            Timer::TimeWait => {
+                state.event(self, rdma_cm_event_type::RDMA_CM_EVENT_TIMEWAIT_EXIT, 0)
+            }
+            Timer::Linger => state.drop_link(self),
+        }
+        state.watch(self);
+    }
+
+    /// The program destroys its id. The other side is told what it should know of that.
+    pub fn abandon(&self) {
+        let mut state = self.lock();
+        state.abandoned = true;
+        state.deadlines = [None; TIMERS];
+        state.bound = None;
+        if state.listener.take().is_some() {
+            state.deregister(self);
+        }
+        match state.phase {
+            Phase::Established | Phase::Accepted => state.tx.control(Frame::Disconnect),
+            Phase::DisconnectReceived => state.tx.control(Frame::Disconnected),
+            Phase::Requested | Phase::ReplyReceived => {
+                let reject = Frame::Reject(REJECTED_BY_CONSUMER, Private::NONE);
+                state.tx.control(reject);
+            }
+            _ => {}
+        }
+        state.leave_backlog();
+        state.rx.paused = false;
+        state.phase = Phase::Closed;
+        if state.link.is_some() {
+            state.set_timer(self, Timer::Linger, LINGER_TIME);
+            state.receive(self);
+            state.pump(self);
+        }
+        state.watch(self);
+    }
+}
+
+impl State {
+    fn set_timer(&mut self, endpoint: &Endpoint, timer: Timer, after: Duration) {
+        let deadline = Instant::now() + after;
+        self.deadlines[timer as usize] = Some(deadline);
+        engine::at(deadline, endpoint.me.clone(), timer);
+    }
+
+    fn clear_timer(&mut self, timer: Timer) {
+        self.deadlines[timer as usize] = None;
+    }
+
+    fn event(&self, endpoint: &Endpoint, kind: rdma_cm_event_type::Type, status: i32) {
+        if !self.abandoned {
+            self.events
+                .push(CmEvent::plain(kind, status, endpoint.arc()));
+        }
+    }
+
+    /// Whether requests can go to the other side, and its own be carried out.
+    fn is_connected(&self) -> bool {
+        matches!(
+            self.phase,
+            Phase::Established | Phase::Accepted | Phase::DisconnectSent | Phase::DisconnectReceived
+        )
+    }
+
+    /// Tells the engine what to wait for from now on, and lets go of what has ended.
+    pub fn watch(&mut self, endpoint: &Endpoint) {
+        if self.phase == Phase::Closed && !self.tx.is_pending() && !self.tx.finished {
+            if let Some(link) = &mut self.link {
+                link.finish();
+                self.tx.finished = true;
+            }
+        }
+        let (read, write) = match self.phase {
+            Phase::Listening => (true, false),
+            Phase::Connecting => (false, true),
+            _ => (!self.rx.paused, self.tx.blocked),
+        };
+        let interest = Interest { read, write };
+        let fd = match (&self.listener, &self.link) {
+            (Some(listener), _) => listener.fd(),
+            (None, Some(link)) => link.fd(),
+            (None, None) => return,
+        };
+        if interest == self.interest && self.registered {
+            return;
+        }
+        if !read && !write {
+            if self.registered {
+                engine::remove(fd, endpoint.token);
+                self.registered = false;
+            }
+        } else if self.registered {
+            engine::change(fd, endpoint.token, interest);
+        } else {
+            engine::add(fd, endpoint.arc(), interest);
+            self.registered = true;
+        }
+        self.interest = interest;
+    }
+
+    fn deregister(&mut self, endpoint: &Endpoint) {
+        if self.registered {
+            let fd = match (&self.listener, &self.link) {
+                (Some(listener), _) => Some(listener.fd()),
+                (None, Some(link)) => Some(link.fd()),
+                (None, None) => None,
+            };
+            match fd {
+                Some(fd) => engine::remove(fd, endpoint.token),
+                None => engine::forget(endpoint.token),
+            }
+            self.registered = false;
+        }
+    }
+
+    /// Ends the link, whatever is left on it.
+    fn drop_link(&mut self, endpoint: &Endpoint) {
+        self.deregister(endpoint);
+        self.link = None;
+        self.tx = Transmitter::default();
+        self.rx = Receiver::default();
+    }
+
+    /// The link has ended, or what came on it was nonsense.
+    fn lost(&mut self, endpoint: &Endpoint) {
+        use rdma_cm_event_type::*;
+        if self.link.is_none() {
+            return;
+        }
+        self.drop_link(endpoint);
+        self.clear_timer(Timer::Handshake);
+        self.clear_timer(Timer::PeerGone);
+        self.clear_timer(Timer::Disconnect);
+        let phase = std::mem::replace(&mut self.phase, Phase::Closed);
+        match phase {
+            Phase::Connecting | Phase::RequestSent | Phase::ReplyReceived | Phase::Accepted => {
+                self.fail_qp();
+                self.event(endpoint, RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT);
+            }
+            Phase::Established => {
+                self.outstanding_failed();
+                self.event(endpoint, RDMA_CM_EVENT_DISCONNECTED, 0);
+                self.set_timer(endpoint, Timer::TimeWait, TIME_WAIT);
+            }
+            Phase::DisconnectSent => {
+                self.outstanding_failed();
+                self.event(endpoint, RDMA_CM_EVENT_DISCONNECTED, 0);
+                self.set_timer(endpoint, Timer::TimeWait, TIME_WAIT);
+            }
+            Phase::DisconnectReceived => {
+                self.phase = phase;
+                self.outstanding_failed();
+            }
+            Phase::Requested => self.phase = phase,
+            _ => {}
+        }
+    }
+
+    /// What waits for the other side waits in vain.
+    fn outstanding_failed(&mut self) {
+        self.peer_failed = true;
+        if let Some(qp) = &mut self.qp {
+            qp.peer_gone();
+        }
+    }
+
+    fn fail_qp(&mut self) {
+        if let Some(qp) = &mut self.qp {
+            if qp.state != ibv_qp_state::IBV_QPS_RESET && !qp.is_error() {
+                qp.fail();
+            }
+        }
+    }
+
+    /// No longer counts as waiting to be accepted.
+    fn leave_backlog(&mut self) {
+        if let Some(parent) = std::mem::take(&mut self.parent).upgrade() {
+            parent.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}

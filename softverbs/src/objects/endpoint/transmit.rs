@@ -1,0 +1,491 @@
+//! What goes to the other side: connection management, answers, requests.
+
+use super::{Endpoint, Phase, State};
+use crate::frames::{self, Flags, Frame, MAX_FIELDS, Nak, Remote, SEGMENT};
+use crate::objects::memory::{Domain, Hold, Right};
+use crate::objects::qp::{Op, Payload, SendWqe, to_send};
+use rdma_sys::{ibv_qp_state, ibv_wc_status};
+use std::collections::VecDeque;
+use std::io::{ErrorKind, IoSlice};
+use std::ptr;
+
+/// Frames are gathered up to so many bytes.
+const OUT: usize = 32 * 1024;
+/// A payload up to so long is copied to where the frames are gathered.
+const COPIED: usize = 1024;
+/// So much goes at most in one turn, so that others get theirs.
+const TURN: usize = 1024 * 1024;
+/// Pieces of memory in one call.
+const PIECES: usize = 16;
+
+/// An answer to a request, in the order of the requests.
+#[derive(Debug)]
+pub enum Response {
+    Read { seq: u32, at: Remote, left: u32 },
+    Value { seq: u32, value: u64 },
+    Nak(u32, Nak),
+}
+
+/// The payload that follows the gathered frames, sent from where it is.
+struct Bulk {
+    source: Source,
+    left: usize,
+}
+
+#[derive(Clone, Copy)]
+enum Source {
+    /// Of a send request, from an offset on.
+    Request { seq: u32, offset: u32 },
+    /// Of a region that the other side reads.
+    Region(Remote),
+    /// What was to be sent is not to be had any more; the frame has to be filled.
+    Zeroes,
+}
+
+static ZEROES: [u8; 16 * 1024] = [0; 16 * 1024];
+
+#[derive(Default)]
+pub struct Transmitter {
+    out: Vec<u8>,
+    /// How much of `out` has gone.
+    gone: usize,
+    bulk: Option<Bulk>,
+    control: VecDeque<Frame>,
+    ack: Option<u32>,
+    ready_again: bool,
+    responses: VecDeque<Response>,
+    /// Whose turn it is.
+    requests_next: bool,
+    told_failed: bool,
+    /// The link takes no more for now.
+    pub blocked: bool,
+    /// The link has been told that nothing follows.
+    pub finished: bool,
+    holds: Vec<Hold>,
+}
+
+impl Transmitter {
+    pub fn is_pending(&self) -> bool {
+        self.gone < self.out.len()
+            || self.bulk.is_some()
+            || self.ack.is_some()
+            || self.ready_again
+            || !self.control.is_empty()
+            || !self.responses.is_empty()
+    }
+
+    pub fn control(&mut self, frame: Frame) {
+        self.control.push_back(frame);
+    }
+
+    pub fn acknowledge(&mut self, seq: u32) {
+        self.ack = Some(seq);
+    }
+
+    pub fn ready_again(&mut self) {
+        self.ready_again = true;
+    }
+
+    /// Adds an answer; the other side may not ask for more at once than was agreed.
+    pub fn respond(&mut self, response: Response, most: usize) -> Result<(), frames::Malformed> {
+        if self.responses.len() > most {
+            return Err(frames::Malformed);
+        }
+        self.responses.push_back(response);
+        Ok(())
+    }
+
+    fn put(&mut self, frame: &Frame, payload: usize) {
+        if self.out.capacity() == 0 {
+            self.out.reserve_exact(OUT);
+        }
+        let mut fields = [0; MAX_FIELDS];
+        let len = frames::encode(frame, payload, &mut fields);
+        self.out.extend_from_slice(&fields[..len]);
+    }
+
+    /// Adds what is held to the gathered frames.
+    fn copy(&mut self) {
+        for hold in self.holds.drain(..) {
+            let len = self.out.len();
+            self.out.reserve(hold.len());
+            // SAFETY: the region is mapped while it is held, and the room was made.
+            unsafe {
+                ptr::copy_nonoverlapping(hold.ptr(), self.out.as_mut_ptr().add(len), hold.len());
+                self.out.set_len(len + hold.len());
+            }
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.bulk.is_none() && self.out.len() + MAX_FIELDS + COPIED <= OUT
+    }
+
+    /// Counts off what the link has taken.
+    fn taken(&mut self, mut n: usize) {
+        let gathered = (self.out.len() - self.gone).min(n);
+        self.gone += gathered;
+        n -= gathered;
+        if self.gone == self.out.len() {
+            self.gone = 0;
+            self.out.clear();
+        }
+        if let Some(bulk) = &mut self.bulk {
+            bulk.left -= n;
+            match &mut bulk.source {
+                Source::Request { offset, .. } => *offset += n as u32,
+                Source::Region(at) => at.addr = at.addr.wrapping_add(n as u64),
+                Source::Zeroes => {}
+            }
+            if bulk.left == 0 {
+                self.bulk = None;
+            }
+        }
+    }
+}
+
+impl State {
+    /// Sends what there is, as far as the link takes it.
+    pub fn pump(&mut self, endpoint: &Endpoint) {
+        if self.phase == Phase::Connecting {
+            return;
+        }
+        let mut left = TURN;
+        loop {
+            self.tell_failed();
+            if self.tx.out.is_empty() && self.tx.bulk.is_none() {
+                self.gather();
+                if self.tx.out.is_empty() {
+                    self.tx.blocked = false;
+                    return;
+                }
+            }
+            let result = self.send();
+            match result {
+                Ok(n) => {
+                    self.tx.taken(n);
+                    left = left.saturating_sub(n);
+                    if left == 0 {
+                        // The engine goes on when it comes round again.
+                        self.tx.blocked = true;
+                        return;
+                    }
+                }
+                Err(ErrorKind::WouldBlock) => {
+                    self.tx.blocked = true;
+                    return;
+                }
+                Err(ErrorKind::Interrupted) => {}
+                Err(_) => {
+                    self.lost(endpoint);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Lets the other side know if the queue pair does nothing any more.
+    fn tell_failed(&mut self) {
+        let failed = match &self.qp {
+            Some(qp) => qp.is_error(),
+            None => true,
+        };
+        if failed && self.phase == Phase::Established && !self.tx.told_failed {
+            self.tx.told_failed = true;
+            self.tx.control(Frame::Failed);
+        }
+    }
+
+    /// Gathers frames until there is much, or nothing more.
+    fn gather(&mut self) {
+        while self.tx.has_room() {
+            // An acknowledgement goes before the end of a connection.
+            if let Some(seq) = self.tx.ack.take() {
+                self.tx.put(&Frame::Ack(seq), 0);
+            } else if let Some(frame) = self.tx.control.pop_front() {
+                self.tx.put(&frame, 0);
+            } else if std::mem::take(&mut self.tx.ready_again) {
+                self.tx.put(&Frame::ReadyAgain, 0);
+            } else {
+                self.tx.requests_next = !self.tx.requests_next;
+                let one = if self.tx.requests_next {
+                    self.gather_request() || self.gather_response()
+                } else {
+                    self.gather_response() || self.gather_request()
+                };
+                if !one {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn gather_response(&mut self) -> bool {
+        let (tx, Some(qp)) = (&mut self.tx, &self.qp) else {
+            return false;
+        };
+        match tx.responses.front_mut() {
+            None => false,
+            Some(Response::Value { seq, value }) => {
+                let frame = Frame::Value {
+                    seq: *seq,
+                    value: *value,
+                };
+                tx.responses.pop_front();
+                tx.put(&frame, 0);
+                true
+            }
+            Some(Response::Nak(seq, nak)) => {
+                let frame = Frame::Nak(*seq, *nak);
+                tx.responses.pop_front();
+                tx.put(&frame, 0);
+                true
+            }
+            Some(Response::Read { seq, at, left }) => {
+                let part = (*left as usize).min(SEGMENT);
+                let (seq, from) = (*seq, *at);
+                let held = qp.init.domain.remote(from.rkey, from.addr, part as u64, Right::Read);
+                let hold = match held {
+                    Ok(hold) => hold,
+                    // It was deregistered after the request had come.
+                    Err(_) if part > 0 => {
+                        tx.responses[0] = Response::Nak(seq, Nak::AccessError);
+                        return true;
+                    }
+                    Err(_) => {
+                        tx.responses.pop_front();
+                        let flags = Flags::FIRST | Flags::LAST;
+                        tx.put(&Frame::Data { seq, flags }, 0);
+                        return true;
+                    }
+                };
+                at.addr = at.addr.wrapping_add(part as u64);
+                *left -= part as u32;
+                let mut flags = Flags::empty();
+                if *left == 0 {
+                    flags |= Flags::LAST;
+                    tx.responses.pop_front();
+                }
+                tx.put(&Frame::Data { seq, flags }, part);
+                if part <= COPIED {
+                    tx.holds.push(hold);
+                    tx.copy();
+                } else {
+                    tx.bulk = Some(Bulk {
+                        source: Source::Region(from),
+                        left: part,
+                    });
+                }
+                true
+            }
+        }
+    }
+
+    fn gather_request(&mut self) -> bool {
+        if !self.is_connected() || self.peer_failed {
+            return false;
+        }
+        let (tx, Some(qp)) = (&mut self.tx, &mut self.qp) else {
+            return false;
+        };
+        if qp.state != ibv_qp_state::IBV_QPS_RTS || qp.rnr_paused {
+            return false;
+        }
+        let domain = qp.init.domain.clone();
+        let max_reads = qp.max_reads;
+        let sq = &mut qp.sq;
+        let (i, offset) = (sq.sent, sq.offset);
+        let seq = sq.seq(i);
+        let Some(wqe) = sq.entries.get(i) else {
+            return false;
+        };
+        // It has failed, and completes when those before it have.
+        if wqe.outcome.is_some() {
+            return false;
+        }
+        if offset == 0 {
+            if wqe.fence {
+                let waits = |wqe: &SendWqe| wqe.op.holds_fence() && wqe.outcome.is_none();
+                if sq.entries.range(..i).any(waits) {
+                    return false;
+                }
+            }
+            let is_read = wqe.op.is_read();
+            if is_read && sq.reads >= max_reads && max_reads > 0 {
+                return false;
+            }
+            let refused = if is_read && max_reads == 0 {
+                Some(ibv_wc_status::IBV_WC_LOC_QP_OP_ERR)
+            } else {
+                let good = match &wqe.payload {
+                    Payload::Memory(sges) => sges.check(&domain, is_read).is_ok(),
+                    Payload::Inline => true,
+                };
+                (!good).then_some(ibv_wc_status::IBV_WC_LOC_PROT_ERR)
+            };
+            if let Some(status) = refused {
+                qp.fail_request(seq, status);
+                return true;
+            }
+        }
+        let mut flags = Flags::empty();
+        let (frame, part) = match wqe.op {
+            Op::Send { imm } | Op::Write { imm, .. } => {
+                let left = wqe.len - offset;
+                let part = left.min(SEGMENT as u32);
+                flags.set(Flags::FIRST, offset == 0);
+                flags.set(Flags::LAST, part == left);
+                flags.set(Flags::IMM, imm.is_some());
+                flags.set(Flags::SOLICITED, wqe.solicited);
+                let imm = imm.unwrap_or(0);
+                let frame = match wqe.op {
+                    Op::Write { at, .. } => Frame::Write {
+                        seq,
+                        flags,
+                        imm,
+                        at: Remote {
+                            addr: at.addr.wrapping_add(offset.into()),
+                            rkey: at.rkey,
+                        },
+                        left,
+                    },
+                    _ => Frame::Send { seq, flags, imm },
+                };
+                (frame, part)
+            }
+            Op::Read { at } => {
+                let len = wqe.len;
+                (Frame::Read { seq, at, len }, 0)
+            }
+            Op::Atomic { at, op } => (Frame::Atomic { seq, at, op }, 0),
+            Op::AtomicWrite { at, value } => {
+                let frame = Frame::AtomicWrite {
+                    seq,
+                    flags,
+                    at,
+                    value,
+                };
+                (frame, 0)
+            }
+            Op::Flush {
+                at,
+                len,
+                kind,
+                whole,
+            } => {
+                let frame = Frame::Flush {
+                    seq,
+                    flags,
+                    at,
+                    len,
+                    kind,
+                    whole,
+                };
+                (frame, 0)
+            }
+        };
+        if part > 0 {
+            match &wqe.payload {
+                Payload::Inline => {
+                    tx.put(&frame, part as usize);
+                    let data = sq.inline(seq, wqe.len as usize);
+                    tx.out.extend_from_slice(&data[offset as usize..][..part as usize]);
+                }
+                Payload::Memory(sges) if part as usize <= COPIED => {
+                    let held = sges.hold(&domain, offset.into(), part.into(), false, &mut tx.holds);
+                    if held.is_err() {
+                        tx.holds.clear();
+                        qp.fail_request(seq, ibv_wc_status::IBV_WC_LOC_PROT_ERR);
+                        return true;
+                    }
+                    tx.put(&frame, part as usize);
+                    tx.copy();
+                }
+                Payload::Memory(_) => {
+                    tx.put(&frame, part as usize);
+                    tx.bulk = Some(Bulk {
+                        source: Source::Request { seq, offset },
+                        left: part as usize,
+                    });
+                }
+            }
+        } else {
+            tx.put(&frame, 0);
+        }
+        let whole = match wqe.op {
+            Op::Send { .. } | Op::Write { .. } => offset + part == wqe.len,
+            _ => true,
+        };
+        if wqe.op.is_read() {
+            sq.reads += 1;
+        }
+        if whole {
+            sq.sent += 1;
+            sq.offset = 0;
+        } else {
+            sq.offset += part;
+        }
+        true
+    }
+
+    /// Hands the gathered frames and the payload after them to the link.
+    fn send(&mut self) -> Result<usize, ErrorKind> {
+        let mut holds = std::mem::take(&mut self.tx.holds);
+        holds.clear();
+        if let Some(bulk) = &self.tx.bulk {
+            let held = match (&bulk.source, &mut self.qp) {
+                (Source::Zeroes, _) => true,
+                (Source::Region(at), Some(qp)) => {
+                    let held = qp.init.domain.remote(at.rkey, at.addr, bulk.left as u64, Right::Read);
+                    held.map(|hold| holds.push(hold)).is_ok()
+                }
+                (Source::Request { seq, offset }, Some(qp)) => {
+                    let domain: &Domain = &qp.init.domain;
+                    let (seq, offset) = (*seq, *offset);
+                    match qp.sq.begun(seq).map(|(_, wqe)| &wqe.payload) {
+                        Some(Payload::Memory(sges)) => {
+                            let left = bulk.left as u64;
+                            let held = sges.hold(domain, offset.into(), left, false, &mut holds);
+                            if held.is_err() {
+                                qp.fail_request(seq, ibv_wc_status::IBV_WC_LOC_PROT_ERR);
+                            }
+                            held.is_ok()
+                        }
+                        _ => false,
+                    }
+                }
+                (_, None) => false,
+            };
+            if !held && let Some(bulk) = &mut self.tx.bulk {
+                holds.clear();
+                bulk.source = Source::Zeroes;
+            }
+        }
+        let tx = &self.tx;
+        let empty = IoSlice::new(&[]);
+        let mut parts = [empty; PIECES];
+        let mut n = 0;
+        if tx.gone < tx.out.len() {
+            parts[n] = IoSlice::new(&tx.out[tx.gone..]);
+            n += 1;
+        }
+        if let Some(bulk) = &tx.bulk {
+            if matches!(bulk.source, Source::Zeroes) {
+                parts[n] = IoSlice::new(&ZEROES[..bulk.left.min(ZEROES.len())]);
+                n += 1;
+            }
+            for hold in holds.iter().take(PIECES - n) {
+                // SAFETY: the link copies from it and keeps nothing.
+                parts[n] = unsafe { to_send(hold) };
+                n += 1;
+            }
+        }
+        let result = match &mut self.link {
+            Some(link) => link.send(&parts[..n]).map_err(|error| error.kind()),
+            None => Err(ErrorKind::NotConnected),
+        };
+        holds.clear();
+        self.tx.holds = holds;
+        result
+    }
+}

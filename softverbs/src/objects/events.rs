@@ -1,0 +1,143 @@
+//! Queues of events that a program waits for with a file descriptor.
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::{Errno, ReadWriteFlags, preadv2, read, write};
+use std::collections::VecDeque;
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::{Mutex, MutexGuard};
+
+/// Events with a descriptor that can be read exactly while there are some, so that poll(2) and
+/// epoll(7) see them. What a getter does when there are none depends on the descriptor's
+/// O_NONBLOCK, which belongs to the program.
+pub struct EventQueue<T> {
+    fd: OwnedFd,
+    queue: Mutex<VecDeque<T>>,
+}
+
+impl<T> EventQueue<T> {
+    pub fn new() -> io::Result<Self> {
+        Ok(EventQueue {
+            fd: eventfd(0, EventfdFlags::CLOEXEC)?,
+            queue: Mutex::new(VecDeque::new()),
+        })
+    }
+
+    pub fn fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<T>> {
+        super::lock(&self.queue)
+    }
+
+    fn raise(&self) {
+        // Of a counter that is 0 or 1 this neither fails nor waits.
+        let _ = write(&self.fd, &1u64.to_ne_bytes());
+    }
+
+    /// Takes the mark away, if a getter has not done so.
+    fn lower(&self) {
+        let mut count = [0; 8];
+        let mut parts = [IoSliceMut::new(&mut count)];
+        let result = preadv2(&self.fd, &mut parts, u64::MAX, ReadWriteFlags::NOWAIT);
+        if matches!(result, Err(Errno::OPNOTSUPP | Errno::SPIPE | Errno::NOSYS)) && readable(self.fd.as_fd())
+        {
+            let _ = read(&self.fd, &mut count);
+        }
+    }
+
+    pub fn push(&self, event: T) {
+        let mut queue = self.lock();
+        queue.push_back(event);
+        if queue.len() == 1 {
+            self.raise();
+        }
+    }
+
+    /// The next event; waits for one, or fails with EAGAIN if the descriptor is O_NONBLOCK.
+    pub fn pop(&self) -> io::Result<T> {
+        loop {
+            let mut queue = self.lock();
+            if let Some(event) = queue.pop_front() {
+                if queue.is_empty() {
+                    self.lower();
+                }
+                return Ok(event);
+            }
+            drop(queue);
+            // Reading waits, or does not, as the program has set the descriptor, and goes on or
+            // ends with EINTR as it has set its signals.
+            read(&self.fd, &mut [0; 8])?;
+            let mut queue = self.lock();
+            let event = queue.pop_front();
+            if !queue.is_empty() {
+                self.raise();
+            }
+            if let Some(event) = event {
+                return Ok(event);
+            }
+        }
+    }
+
+    /// Takes out the events of which `which` is true.
+    pub fn extract(&self, mut which: impl FnMut(&T) -> bool) -> Vec<T> {
+        let mut queue = self.lock();
+        let before = queue.len();
+        let mut out = vec![];
+        for event in std::mem::take(&mut *queue) {
+            if which(&event) {
+                out.push(event);
+            } else {
+                queue.push_back(event);
+            }
+        }
+        if queue.is_empty() && before > 0 {
+            self.lower();
+        }
+        out
+    }
+}
+
+fn readable(fd: BorrowedFd<'_>) -> bool {
+    let mut fds = [rustix::event::PollFd::from_borrowed_fd(
+        fd,
+        rustix::event::PollFlags::IN,
+    )];
+    let now = rustix::event::Timespec::default();
+    rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|n| n > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn the_descriptor_tells_whether_there_are_events() {
+        let queue = EventQueue::new().unwrap();
+        assert!(!readable(queue.fd.as_fd()));
+        queue.push(1);
+        queue.push(2);
+        assert!(readable(queue.fd.as_fd()));
+        assert_eq!(queue.pop().unwrap(), 1);
+        assert!(readable(queue.fd.as_fd()));
+        assert_eq!(queue.extract(|n| *n == 2), [2]);
+        assert!(!readable(queue.fd.as_fd()));
+    }
+
+    #[test]
+    fn a_getter_waits_only_if_the_descriptor_does() {
+        let queue = Arc::new(EventQueue::new().unwrap());
+        let getter = {
+            let queue = queue.clone();
+            std::thread::spawn(move || (queue.pop().unwrap(), queue.pop().unwrap()))
+        };
+        queue.push(1);
+        queue.push(2);
+        assert_eq!(getter.join().unwrap(), (1, 2));
+        rustix::io::ioctl_fionbio(&queue.fd, true).unwrap();
+        let error = queue.pop().unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EAGAIN));
+    }
+}
