@@ -7,15 +7,10 @@ use rdma_sys::{
 };
 use rustix::io::Errno;
 
+use super::unsupported::set_errno;
+use super::{errno, pointer};
 use crate::objects::memory::{Mr, Pd, Prefetch};
 use crate::settings::Settings;
-
-/// Leaves the error in errno, as a system call does, and gives its number.
-fn fail(error: Errno) -> c_int {
-    // SAFETY: errno is the thread's own.
-    unsafe { *libc::__errno_location() = error.raw_os_error() };
-    error.raw_os_error()
-}
 
 /// # Safety
 ///
@@ -32,7 +27,7 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
 pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     // SAFETY: the caller's word.
     if unsafe { Pd::from_raw(pd) }.domain.is_used() {
-        return fail(Errno::BUSY);
+        return errno(Err(libc::EBUSY));
     }
     // SAFETY: made by ibv_alloc_pd, and the last use of it.
     drop(unsafe { Box::from_raw(pd.cast::<Pd>()) });
@@ -81,13 +76,11 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
 ) -> *mut ibv_mr {
     // SAFETY: the caller's word.
     let pd = unsafe { Pd::from_raw(pd) };
-    match Mr::register(pd, addr, length, iova, access) {
-        Ok(mr) => Box::into_raw(mr).cast(),
-        Err(error) => {
-            fail(error);
-            std::ptr::null_mut()
-        }
-    }
+    let mr = Mr::register(pd, addr, length, iova, access);
+    pointer(
+        mr.map(|mr| Box::into_raw(mr).cast())
+            .map_err(Errno::raw_os_error),
+    )
 }
 
 /// # Safety
@@ -113,7 +106,7 @@ pub unsafe extern "C" fn ibv_rereg_mr(
         || (changes(PD) && pd.is_null())
         || (!changes(ACCESS) && access != 0)
     {
-        fail(Errno::INVAL);
+        set_errno(libc::EINVAL);
         return ibv_rereg_mr_err_code::IBV_REREG_MR_ERR_INPUT;
     }
     // SAFETY: the caller's word; the region is the caller's to change.
@@ -125,7 +118,7 @@ pub unsafe extern "C" fn ibv_rereg_mr(
     match mr.register_anew(pd, place, access) {
         Ok(()) => 0,
         Err(error) => {
-            fail(error);
+            set_errno(error.raw_os_error());
             ibv_rereg_mr_err_code::IBV_REREG_MR_ERR_CMD
         }
     }
@@ -157,29 +150,27 @@ pub unsafe extern "C" fn advise_mr(
     const FLUSH: u32 = 1;
 
     if !Settings::get().odp {
-        return fail(Errno::OPNOTSUPP);
+        return errno(Err(libc::EOPNOTSUPP));
     }
     let advice = match advice {
         advice::IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH => Prefetch::ToRead,
         advice::IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE => Prefetch::ToWrite,
         advice::IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT => Prefetch::WhatIsThere,
-        _ => return fail(Errno::OPNOTSUPP),
+        _ => return errno(Err(libc::EOPNOTSUPP)),
     };
     if flags & !FLUSH != 0 || sg_list.is_null() || num_sge == 0 {
-        return fail(Errno::INVAL);
+        return errno(Err(libc::EINVAL));
     }
     // SAFETY: the caller's word.
     let (pd, sges) = unsafe {
         let sges = std::slice::from_raw_parts(sg_list, num_sge as usize);
         (Pd::from_raw(pd), sges)
     };
-    for sge in sges {
+    let prefetched = sges.iter().try_for_each(|sge| {
         let len = u64::from(sge.length);
-        if let Err(error) = pd.domain.prefetch(sge.lkey, sge.addr, len, advice) {
-            return fail(error);
-        }
-    }
-    0
+        pd.domain.prefetch(sge.lkey, sge.addr, len, advice)
+    });
+    errno(prefetched.map_err(Errno::raw_os_error))
 }
 
 #[cfg(test)]
@@ -192,7 +183,7 @@ mod tests {
     const REMOTE_WRITE: c_int = 1 << 1;
     const ON_DEMAND: c_int = 1 << 6;
 
-    fn errno() -> Errno {
+    fn last_error() -> Errno {
         // SAFETY: the thread's own.
         Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
     }
@@ -212,12 +203,12 @@ mod tests {
             let pd = ibv_alloc_pd(context);
             assert_eq!((*pd).context, context);
             let mr = ibv_reg_mr(pd, addr, 512, LOCAL_WRITE);
-            assert!(!mr.is_null(), "{}", errno());
+            assert!(!mr.is_null(), "{}", last_error());
             assert_eq!((*mr).context, context);
             assert_eq!((*mr).pd, pd);
             assert_eq!(((*mr).addr, (*mr).length), (addr, 512));
             assert_eq!(ibv_dealloc_pd(pd), libc::EBUSY);
-            assert_eq!(errno(), Errno::BUSY);
+            assert_eq!(last_error(), Errno::BUSY);
             assert_eq!(ibv_dereg_mr(mr), 0);
             assert_eq!(ibv_dealloc_pd(pd), 0);
         }
@@ -232,18 +223,18 @@ mod tests {
         unsafe {
             let pd = ibv_alloc_pd(null_mut());
             assert!(ibv_reg_mr(pd, addr, 512, REMOTE_WRITE).is_null());
-            assert_eq!(errno(), Errno::INVAL);
+            assert_eq!(last_error(), Errno::INVAL);
             assert!(ibv_reg_mr(pd, null_mut(), 512, LOCAL_WRITE).is_null());
-            assert_eq!(errno(), Errno::FAULT);
+            assert_eq!(last_error(), Errno::FAULT);
             assert!(ibv_reg_mr_iova(pd, addr, 512, iova + 1, LOCAL_WRITE).is_null());
-            assert_eq!(errno(), Errno::INVAL);
+            assert_eq!(last_error(), Errno::INVAL);
             assert!(ibv_reg_mr_iova2(pd, addr, 512, iova, 1 << 31).is_null());
-            assert_eq!(errno(), Errno::INVAL);
+            assert_eq!(last_error(), Errno::INVAL);
             for mr in [
                 ibv_reg_mr_iova(pd, addr, 512, iova % 4096, LOCAL_WRITE),
                 ibv_reg_mr_iova2(pd, addr, 512, iova, 1 << 20),
             ] {
-                assert!(!mr.is_null(), "{}", errno());
+                assert!(!mr.is_null(), "{}", last_error());
                 assert_eq!(ibv_dereg_mr(mr), 0);
             }
             assert_eq!(ibv_dealloc_pd(pd), 0);
@@ -285,7 +276,7 @@ mod tests {
                 ),
             ] {
                 let code = ibv_rereg_mr(mr, flags, new_pd, new_addr, length, access);
-                assert_eq!((code, errno()), expected, "flags {flags}");
+                assert_eq!((code, last_error()), expected, "flags {flags}");
             }
             let next = addr.wrapping_byte_add(8);
             assert_eq!(ibv_rereg_mr(mr, 7, pd, next, 64, READ_ONLY), 0);
@@ -303,7 +294,7 @@ mod tests {
         unsafe {
             let pd = ibv_alloc_pd(null_mut());
             let mr = ibv_reg_mr(pd, addr, 512, ON_DEMAND);
-            assert!(!mr.is_null(), "{}", errno());
+            assert!(!mr.is_null(), "{}", last_error());
             let sge = |length, lkey| ibv_sge {
                 addr: addr as u64,
                 length,
