@@ -9,7 +9,7 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 use std::cell::UnsafeCell;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
 use std::time::Instant;
 
@@ -58,11 +58,17 @@ const WAKE: u64 = 0;
 const EVENTS: usize = 64;
 
 static ENGINE: AtomicPtr<Engine> = AtomicPtr::new(std::ptr::null_mut());
+static GENERATION: AtomicU32 = AtomicU32::new(0);
 static STARTING: Mutex<()> = Mutex::new(());
 
 pub fn new_token() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(WAKE + 1);
     NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Tells a process from those it was forked from.
+pub fn generation() -> u32 {
+    GENERATION.load(Ordering::Relaxed)
 }
 
 /// The engine of this process, started when it is first needed.
@@ -133,6 +139,7 @@ impl Engine {
     }
 
     fn run(&self) {
+        ask_for_short_slices();
         loop {
             let timeout = self.run_timers();
             self.wait(timeout.as_ref());
@@ -179,6 +186,35 @@ impl Engine {
                 let ended = flags.intersects(E::ERR | E::HUP);
                 endpoint.ready(flags.contains(E::IN) || ended, flags.contains(E::OUT) || ended);
             }
+        }
+    }
+}
+
+/// Has the scheduler run this thread soon after it wakes, beside program threads that spin for
+/// what only it can bring: it asks for little time at once. Kernels before 6.12 do not know that.
+fn ask_for_short_slices() {
+    const SLICE_NS: u64 = 100_000; // the least there is
+    /// `struct sched_attr`, `linux/sched/types.h`, as it was first.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Attr {
+        size: u32,
+        policy: u32,
+        flags: u64,
+        nice: i32,
+        priority: u32,
+        runtime: u64,
+        deadline: u64,
+        period: u64,
+    }
+    let mut attr = Attr::default();
+    // SAFETY: the kernel reads and writes a structure of the size it is told.
+    unsafe {
+        let size = size_of::<Attr>() as u32;
+        if libc::syscall(libc::SYS_sched_getattr, 0, &mut attr, size, 0) == 0 {
+            attr.size = size;
+            attr.runtime = SLICE_NS;
+            libc::syscall(libc::SYS_sched_setattr, 0, &attr, 0);
         }
     }
 }
@@ -276,6 +312,7 @@ extern "C" fn in_child() {
                 libc::close(*fd);
             }
             ENGINE.store(std::ptr::null_mut(), Ordering::Release);
+            GENERATION.fetch_add(1, Ordering::Relaxed);
             drop((starting, fds));
         }
     }

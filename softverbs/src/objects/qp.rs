@@ -292,6 +292,8 @@ pub struct Qp {
     pub state: ibv_qp_state::Type,
     pub sq: SendQueue,
     pub rq: VecDeque<RecvWqe>,
+    /// What a message is being received into.
+    pub receiving: Option<RecvWqe>,
     /// How many reads may be under way, as both sides agreed.
     pub max_reads: u32,
     /// How often to try again when the other side has no receive; 7 is for ever.
@@ -313,6 +315,7 @@ impl Qp {
             state: ibv_qp_state::IBV_QPS_RESET,
             sq,
             rq,
+            receiving: None,
             max_reads: 0,
             rnr_retry: 7,
             rnr_left: 7,
@@ -393,6 +396,7 @@ impl Qp {
         self.sq.offset = 0;
         self.sq.reads = 0;
         self.rq.clear();
+        self.receiving = None;
         self.rnr_paused = false;
     }
 
@@ -405,7 +409,7 @@ impl Qp {
         self.sq.sent = 0;
         self.sq.offset = 0;
         self.sq.reads = 0;
-        while let Some(wqe) = self.rq.pop_front() {
+        while let Some(wqe) = self.receiving.take().or_else(|| self.rq.pop_front()) {
             self.complete_recv(&wqe, Err(ibv_wc_status::IBV_WC_WR_FLUSH_ERR), None, false);
         }
     }

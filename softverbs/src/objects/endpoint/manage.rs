@@ -10,6 +10,7 @@ use crate::objects::device::limits;
 use rdma_sys::{ibv_qp_state, rdma_cm_event_type};
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -19,6 +20,13 @@ const REJECTED_NO_SERVICE: u16 = 8;
 pub const REJECTED_BY_CONSUMER: u16 = 28;
 /// As many connections may wait as librdmacm asks for if the program does not say.
 const BACKLOG: usize = 1024;
+/// How often, and after what time for each time before, opening a link is tried again.
+const TRIES: u32 = 6;
+const TRY_TIME: Duration = Duration::from_millis(10);
+/// When a listener without descriptors looks for one again.
+const FULL_TIME: Duration = Duration::from_millis(100);
+/// So many links that have not asked for a connection, or wait for an answer, may a listener have.
+const STRANGERS: usize = 8192;
 const DISCONNECT_TIME: Duration = Duration::from_secs(60);
 /// The value that asks for as much as there is (`RDMA_MAX_RESP_RES`, `RDMA_MAX_INIT_DEPTH`).
 const MOST: u8 = 0xff;
@@ -170,9 +178,21 @@ impl State {
     /// Takes the links that have come to a listener.
     pub(super) fn accept_links(&mut self, endpoint: &Endpoint) {
         while let Some(listener) = &self.listener {
-            let Ok(link) = listener.accept() else {
-                return;
+            let link = match listener.accept() {
+                Ok(link) => link,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
+                Err(_) => {
+                    // There are no descriptors left: whoever waits has to wait for those.
+                    self.rx.paused = true;
+                    self.set_timer(endpoint, Timer::Open, FULL_TIME);
+                    return;
+                }
             };
+            // Those that say nothing must not be too many.
+            if Arc::weak_count(&endpoint.arc()) > STRANGERS {
+                continue;
+            }
             let child = Endpoint::new(self.events.clone());
             let mut state = child.lock();
             state.local = link.local_address().ok();
@@ -189,25 +209,57 @@ impl State {
         let (Phase::RouteResolved, Some(remote)) = (self.phase, self.remote) else {
             return Err(libc::EINVAL);
         };
-        let mut link = self.bound.take().ok_or(libc::EINVAL)?;
+        if self.bound.is_none() {
+            return Err(libc::EINVAL);
+        }
         let qp_num = self.qp.as_ref().map_or(param.qp_num, |qp| qp.init.num);
         let most = limits::MAX_QP_RD_ATOM as u8;
         self.mine = param.params(qp_num, most, most);
         self.private = param.private;
-        if let Err(error) = link.connect(&remote) {
-            self.connect_failed(endpoint, &error);
-            return Ok(());
-        }
-        self.link = Some(Box::new(link));
         self.phase = Phase::Connecting;
+        self.tries = 0;
         self.set_timer(endpoint, Timer::Handshake, CONNECT_TIME);
+        self.open(endpoint, remote);
         self.watch(endpoint);
         Ok(())
+    }
+
+    /// Opens the link from the bound socket, or from a new one in its place.
+    fn open(&mut self, endpoint: &Endpoint, remote: SocketAddr) {
+        let bound = match (self.bound.take(), self.local) {
+            (Some(bound), _) => Ok(bound),
+            (None, Some(local)) => Tcp::bind(&local, true, self.v6_only),
+            (None, None) => return,
+        };
+        let opening = bound.and_then(|mut link| link.connect(&remote).map(|()| link));
+        match opening {
+            Ok(link) => self.link = Some(Box::new(link)),
+            Err(error) => self.connect_failed(endpoint, &error),
+        }
+    }
+
+    /// Tries once more to open the link.
+    pub(super) fn open_again(&mut self, endpoint: &Endpoint) {
+        if self.phase == Phase::Listening {
+            self.rx.paused = false;
+        } else if self.phase == Phase::Connecting
+            && self.link.is_none()
+            && let Some(remote) = self.remote
+        {
+            self.open(endpoint, remote);
+        }
     }
 
     fn connect_failed(&mut self, endpoint: &Endpoint, error: &io::Error) {
         use rdma_cm_event_type::*;
         self.drop_link(endpoint);
+        // A request takes longer over a fabric: a program that connects when it has been told to
+        // by one that is about to listen is used to that.
+        if error.kind() == io::ErrorKind::ConnectionRefused && self.tries < TRIES {
+            self.tries += 1;
+            self.set_timer(endpoint, Timer::Open, TRY_TIME * self.tries);
+            return;
+        }
         self.clear_timer(Timer::Handshake);
         self.phase = Phase::Closed;
         self.fail_qp();

@@ -56,7 +56,9 @@ pub enum Phase {
 pub enum Timer {
     /// The other side is to answer a request to connect, or to greet.
     Handshake,
-    /// The program is to resolve within what it said; nothing takes that long here.
+    /// Nobody listened; perhaps somebody does now.
+    Open,
+    /// The other side may have a receive by now.
     NotReady,
     /// Requests that no answer can come for end.
     PeerGone,
@@ -80,6 +82,8 @@ const LINGER_TIME: Duration = Duration::from_secs(5);
 pub struct Endpoint {
     pub token: u64,
     me: Weak<Endpoint>,
+    /// Of the process that made it.
+    generation: u32,
     state: Mutex<State>,
     /// The program's id.
     pub handle: AtomicPtr<rdma_cm_id>,
@@ -98,6 +102,8 @@ pub struct State {
     pub v6_only: bool,
     /// A socket that is bound and is not yet more.
     bound: Option<Tcp>,
+    /// How often opening the link was tried again.
+    tries: u32,
     listener: Option<TcpListener>,
     backlog: usize,
     /// Of a connection that has come: to whom.
@@ -124,6 +130,7 @@ impl Endpoint {
         Arc::new_cyclic(|me| Endpoint {
             token: engine::new_token(),
             me: me.clone(),
+            generation: engine::generation(),
             state: Mutex::new(State {
                 phase: Phase::Idle,
                 events,
@@ -132,6 +139,7 @@ impl Endpoint {
                 reuse: false,
                 v6_only: false,
                 bound: None,
+                tries: 0,
                 listener: None,
                 backlog: 0,
                 parent: Weak::new(),
@@ -160,7 +168,11 @@ impl Endpoint {
     }
 
     pub fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+        let mut state = lock(&self.state);
+        if self.generation != engine::generation() {
+            state.orphan();
+        }
+        state
     }
 
     /// Deals with what the link has, as the engine found.
@@ -210,6 +222,7 @@ impl Endpoint {
         *deadline = None;
         match timer {
             Timer::Handshake => state.handshake_timed_out(self),
+            Timer::Open => state.open_again(self),
             Timer::NotReady => state.try_again(self),
             Timer::PeerGone => state.outstanding_failed(),
             Timer::Disconnect => state.disconnect_timed_out(self),
@@ -286,7 +299,6 @@ impl State {
             }
         }
         let (read, write) = match self.phase {
-            Phase::Listening => (true, false),
             Phase::Connecting => (false, true),
             _ => (!self.rx.paused, self.tx.blocked),
         };
@@ -385,6 +397,18 @@ impl State {
                 qp.fail();
             }
         }
+    }
+
+    /// In a child process: the links are the parent's, and their descriptors were closed here.
+    fn orphan(&mut self) {
+        std::mem::forget(self.listener.take());
+        if self.link.is_some() {
+            std::mem::forget(self.link.take());
+            self.phase = Phase::Closed;
+            self.peer_failed = true;
+        }
+        self.registered = false;
+        self.deadlines = [None; TIMERS];
     }
 
     /// No longer counts as waiting to be accepted.

@@ -4,7 +4,7 @@ use super::transmit::Response;
 use super::{Endpoint, PEER_GONE_TIME, Phase, State, Timer};
 use crate::frames::{self, AtomicOp, Flags, FlushKind, Frame, MAX_FIELDS, MAX_MESSAGE, Malformed, Nak, Remote};
 use crate::objects::memory::{Domain, Hold, Right};
-use crate::objects::qp::{Op, Payload, RecvWqe, to_receive};
+use crate::objects::qp::{Op, Payload, to_receive};
 use rdma_sys::{ibv_qp_state, ibv_wc_opcode, ibv_wc_status};
 use std::io::{ErrorKind, IoSliceMut};
 use std::ptr;
@@ -33,9 +33,10 @@ enum Sink {
 }
 
 /// A message of which not all has come.
+/// What it is received into is the queue pair's `receiving`.
 enum Message {
-    Send { wqe: RecvWqe, len: u64 },
-    Write { wqe: Option<RecvWqe>, len: u32 },
+    Send { len: u64 },
+    Write { len: u32 },
 }
 
 #[derive(Default)]
@@ -43,7 +44,9 @@ pub struct Receiver {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// Payload of the present frame that has not come.
+    /// Whether a frame has begun and not ended.
+    in_frame: bool,
+    /// Its payload that has not come.
     left: usize,
     sink: Sink,
     flags: Present,
@@ -180,12 +183,16 @@ impl State {
     /// Deals with what is buffered.
     pub fn consume(&mut self, endpoint: &Endpoint) -> Result<(), Malformed> {
         loop {
-            if self.rx.left > 0 {
+            if self.rx.in_frame {
                 let n = self.rx.buffered().len().min(self.rx.left);
-                if n == 0 {
+                if n > 0 {
+                    self.place_buffered(n);
+                }
+                if self.rx.left > 0 {
                     return Ok(());
                 }
-                self.place_buffered(n);
+                self.rx.in_frame = false;
+                self.frame_ended()?;
             } else {
                 if self.rx.paused {
                     return Ok(());
@@ -197,12 +204,7 @@ impl State {
                 self.rx.sink = Sink::Discard;
                 self.begin(endpoint, frame, payload)?;
                 self.rx.left = payload;
-                if payload > 0 {
-                    continue;
-                }
-            }
-            if self.rx.left == 0 {
-                self.frame_ended()?;
+                self.rx.in_frame = true;
             }
         }
     }
@@ -231,7 +233,7 @@ impl State {
             Sink::Discard => {}
             Sink::Write(ref mut at) => at.addr = at.addr.wrapping_add(n as u64),
             Sink::Receive => {
-                if let Some(Message::Send { len, .. }) = &mut self.rx.message {
+                if let Some(Message::Send { len }) = &mut self.rx.message {
                     *len += n as u64;
                 }
             }
@@ -250,6 +252,10 @@ impl State {
             self.rx.sink = Sink::Discard;
             return Ok(());
         };
+        // What was outstanding has been flushed: its memory is the program's again.
+        if qp.is_error() {
+            self.rx.sink = Sink::Discard;
+        }
         let domain: Arc<Domain> = qp.init.domain.clone();
         match self.rx.sink {
             Sink::Discard => Err(()),
@@ -264,13 +270,14 @@ impl State {
                 }
             },
             Sink::Receive => {
-                let Some(Message::Send { wqe, len }) = &self.rx.message else {
+                let (Some(Message::Send { len }), Some(wqe)) = (&self.rx.message, &qp.receiving)
+                else {
                     return Err(());
                 };
                 if wqe.sges.hold(&domain, *len, n as u64, true, holds).is_ok() {
                     return Ok(());
                 }
-                self.receive_failed(ibv_wc_status::IBV_WC_LOC_PROT_ERR, Nak::OperationError);
+                self.refuse(self.rx.flags.seq, Nak::OperationError);
                 Err(())
             }
             Sink::Data(seq) => {
@@ -334,33 +341,25 @@ impl State {
         self.rx.sink = Sink::Discard;
         // One more than was agreed: nothing follows it.
         let _ = self.tx.respond(Response::Nak(seq, nak), usize::MAX);
-        if let Some(Message::Send { wqe, .. } | Message::Write { wqe: Some(wqe), .. }) =
-            self.rx.message.take()
-            && let Some(qp) = &self.qp
-        {
+        self.rx.message = None;
+        if let Some(qp) = &mut self.qp {
             let status = match nak {
                 Nak::InvalidRequest => ibv_wc_status::IBV_WC_LOC_LEN_ERR,
                 Nak::AccessError => ibv_wc_status::IBV_WC_LOC_ACCESS_ERR,
                 Nak::OperationError => ibv_wc_status::IBV_WC_LOC_PROT_ERR,
             };
-            qp.complete_recv(&wqe, Err(status), None, true);
-        }
-        if let Some(qp) = &mut self.qp {
+            if let Some(wqe) = qp.receiving.take() {
+                qp.complete_recv(&wqe, Err(status), None, true);
+            }
             qp.fail();
         }
     }
 
-    /// The receive of the present message ended badly.
-    fn receive_failed(&mut self, status: ibv_wc_status::Type, nak: Nak) {
-        if let (Some(Message::Send { wqe, .. }), Some(qp)) = (self.rx.message.take(), &self.qp) {
-            qp.complete_recv(&wqe, Err(status), None, true);
-        }
-        self.refuse(self.rx.flags.seq, nak);
-    }
-
     /// Takes a receive for a message; without one the other side is told so.
-    fn take_receive(&mut self, endpoint: &Endpoint, seq: u32) -> Option<RecvWqe> {
-        let qp = self.qp.as_mut()?;
+    fn take_receive(&mut self, endpoint: &Endpoint, seq: u32) -> bool {
+        let Some(qp) = &mut self.qp else {
+            return false;
+        };
         let wqe = match &qp.init.srq {
             Some(srq) => srq.take_or_wait(&endpoint.me),
             None => qp.rq.pop_front(),
@@ -370,8 +369,10 @@ impl State {
             self.rx.owes_ready = true;
             let timer = qp.min_rnr_timer;
             self.tx.control(Frame::NotReady { seq, timer });
+            return false;
         }
-        wqe
+        qp.receiving = wqe;
+        true
     }
 
     /// A receive was posted.
@@ -564,16 +565,18 @@ impl State {
             if !self.is_next(seq)? {
                 return Ok(());
             }
-            let Some(wqe) = self.take_receive(endpoint, seq) else {
+            if !self.take_receive(endpoint, seq) {
                 return Ok(());
-            };
-            self.rx.message = Some(Message::Send { wqe, len: 0 });
+            }
+            self.rx.message = Some(Message::Send { len: 0 });
         }
         match &self.rx.message {
-            Some(Message::Send { wqe, len }) if seq == self.rx.expected => {
-                if *len + payload as u64 > wqe.sges.len() {
+            Some(Message::Send { len }) if seq == self.rx.expected => {
+                let receiving = self.qp.as_ref().and_then(|qp| qp.receiving.as_ref());
+                let room = receiving.map_or(0, |wqe| wqe.sges.len());
+                if *len + payload as u64 > room {
                     self.answered();
-                    self.receive_failed(ibv_wc_status::IBV_WC_LOC_LEN_ERR, Nak::InvalidRequest);
+                    self.refuse(seq, Nak::InvalidRequest);
                 } else {
                     self.rx.sink = Sink::Receive;
                 }
@@ -601,15 +604,10 @@ impl State {
                 self.refuse(seq, Nak::AccessError);
                 return Ok(());
             }
-            let wqe = if flags.contains(Flags::IMM) {
-                match self.take_receive(endpoint, seq) {
-                    Some(wqe) => Some(wqe),
-                    None => return Ok(()),
-                }
-            } else {
-                None
-            };
-            self.rx.message = Some(Message::Write { wqe, len: left });
+            if flags.contains(Flags::IMM) && !self.take_receive(endpoint, seq) {
+                return Ok(());
+            }
+            self.rx.message = Some(Message::Write { len: left });
         }
         match &self.rx.message {
             Some(Message::Write { .. }) if seq == self.rx.expected => {
@@ -628,25 +626,19 @@ impl State {
         match std::mem::take(&mut self.rx.sink) {
             Sink::Write(_) | Sink::Receive if last => {
                 self.executed();
-                let Some(qp) = &self.qp else {
-                    self.rx.message = None;
-                    return Ok(());
+                let done = match self.rx.message.take() {
+                    Some(Message::Send { len }) => (len as u32, ibv_wc_opcode::IBV_WC_RECV),
+                    Some(Message::Write { len }) => {
+                        (len, ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM)
+                    }
+                    None => return Ok(()),
                 };
-                let with_imm = flags.contains(Flags::IMM).then_some(imm);
-                let solicited = flags.contains(Flags::SOLICITED);
-                match self.rx.message.take() {
-                    Some(Message::Send { wqe, len }) => {
-                        let result = Ok((len as u32, ibv_wc_opcode::IBV_WC_RECV));
-                        qp.complete_recv(&wqe, result, with_imm, solicited);
-                    }
-                    Some(Message::Write {
-                        wqe: Some(wqe),
-                        len,
-                    }) => {
-                        let result = Ok((len, ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM));
-                        qp.complete_recv(&wqe, result, with_imm, solicited);
-                    }
-                    _ => {}
+                if let Some(qp) = &mut self.qp
+                    && let Some(wqe) = qp.receiving.take()
+                {
+                    let with_imm = flags.contains(Flags::IMM).then_some(imm);
+                    let solicited = flags.contains(Flags::SOLICITED);
+                    qp.complete_recv(&wqe, Ok(done), with_imm, solicited);
                 }
             }
             Sink::Data(_) if last => self.read_ended(seq)?,

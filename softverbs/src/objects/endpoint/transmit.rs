@@ -222,6 +222,8 @@ impl State {
 
     fn gather_response(&mut self) -> bool {
         let (tx, Some(qp)) = (&mut self.tx, &self.qp) else {
+            // Of a queue pair that was destroyed there is nothing to be had.
+            self.tx.responses.clear();
             return false;
         };
         match tx.responses.front_mut() {
