@@ -2,16 +2,18 @@
 
 use super::memory::ibv_alloc_pd;
 use super::queues::{
-    create_qp, ibv_create_comp_channel, ibv_create_cq, ibv_create_srq, ibv_destroy_comp_channel,
+    adopt, create_qp, qp_attr, ibv_create_comp_channel, ibv_create_cq, ibv_create_srq, ibv_destroy_comp_channel,
     ibv_destroy_cq, ibv_destroy_qp, ibv_destroy_srq, set_state,
 };
 use super::{minus_one, pointer};
 use crate::frames::Private;
+use crate::objects::alive::{Alive, Kind};
 use crate::objects::cm::{ChannelHandle, CmEvent};
 use crate::objects::device::default_context;
 use crate::objects::endpoint::{ConnParam, Endpoint, Phase};
 use crate::objects::events::EventQueue;
 use rdma_sys::*;
+use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int, c_void};
 use std::io;
 use std::mem::zeroed;
@@ -30,6 +32,7 @@ struct Id {
     /// What `rdma_create_ep` was given for the connections that come.
     for_requests: Option<(*mut ibv_pd, ibv_qp_init_attr)>,
     path: Option<Box<ibv_sa_path_rec>>,
+    _alive: Alive,
 }
 
 /// An event as C sees it.
@@ -126,6 +129,7 @@ impl Id {
             sync,
             for_requests: None,
             path: None,
+            _alive: Alive::new(Kind::CmId),
         }));
         endpoint.handle.store(id.cast(), Ordering::Release);
         id
@@ -527,10 +531,13 @@ pub unsafe extern "C" fn rdma_resolve_addr(
 /// # Safety
 /// The id is one of this library's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
+pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, timeout_ms: c_int) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
         let id = id_of(id);
+        if timeout_ms == 0 {
+            return minus_one(Err(libc::EINVAL));
+        }
         let result = id.endpoint.lock().resolve_route(&id.endpoint);
         complete(id, result)
     }
@@ -605,6 +612,7 @@ pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn
                 srq: 0,
                 qp_num: 0,
             });
+            adopt_named(id, param.qp_num)?;
             let result = id.endpoint.lock().connect(&id.endpoint, &param);
             result
         });
@@ -620,6 +628,7 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_
     unsafe {
         let id = id_of(id);
         let result = conn_param(param, Private::MAX).and_then(|param| {
+            adopt_named(id, param.map_or(0, |param| param.qp_num))?;
             let result = id.endpoint.lock().accept(&id.endpoint, param.as_ref());
             result
         });
@@ -673,17 +682,94 @@ pub unsafe extern "C" fn rdma_notify(_: *mut rdma_cm_id, _: ibv_event_type) -> c
     0
 }
 
-/// Queue pairs are brought to their states by the id they are made for.
+/// The queue pairs of other sides that programs have asked how to reach.
+static PEERS: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+
+/// Whether a program asked how to reach that queue pair; it is forgotten then.
+pub fn is_peer(qp_num: u32) -> bool {
+    crate::objects::lock(&PEERS).remove(&qp_num)
+}
+
+/// How a program that moves its queue pair itself is to do so.
 ///
 /// # Safety
-/// None: the arguments are not looked at.
+/// The id is one of this library's; what is pointed to can be read and written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_init_qp_attr(
-    _: *mut rdma_cm_id,
-    _: *mut ibv_qp_attr,
-    _: *mut c_int,
+    id: *mut rdma_cm_id,
+    attr: *mut ibv_qp_attr,
+    mask: *mut c_int,
 ) -> c_int {
-    minus_one(Err(libc::EOPNOTSUPP))
+    // SAFETY: as the caller promises.
+    unsafe {
+        let id = id_of(id);
+        let state = id.endpoint.lock();
+        let (mine, theirs) = (state.mine, state.theirs);
+        drop(state);
+        let attr = &mut *attr;
+        let m = |bits: &[ibv_qp_attr_mask]| bits.iter().fold(0, |all, bit| all | bit.0 as c_int);
+        type M = ibv_qp_attr_mask;
+        match attr.qp_state {
+            ibv_qp_state::IBV_QPS_INIT => {
+                attr.pkey_index = 0;
+                attr.port_num = 1;
+                attr.qp_access_flags = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0
+                    | ibv_access_flags::IBV_ACCESS_REMOTE_READ.0
+                    | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
+                *mask = m(&[
+                    M::IBV_QP_STATE,
+                    M::IBV_QP_ACCESS_FLAGS,
+                    M::IBV_QP_PKEY_INDEX,
+                    M::IBV_QP_PORT,
+                ]);
+            }
+            ibv_qp_state::IBV_QPS_RTR => {
+                attr.path_mtu = ibv_mtu::IBV_MTU_4096;
+                attr.dest_qp_num = theirs.qp_num;
+                attr.rq_psn = 0;
+                attr.max_dest_rd_atomic = mine.responder_resources;
+                attr.min_rnr_timer = 0;
+                attr.ah_attr.port_num = 1;
+                attr.ah_attr.is_global = 1;
+                attr.ah_attr.grh.dgid = id.abi.route.addr.addr.ibaddr.dgid;
+                *mask = m(&[
+                    M::IBV_QP_STATE,
+                    M::IBV_QP_AV,
+                    M::IBV_QP_PATH_MTU,
+                    M::IBV_QP_DEST_QPN,
+                    M::IBV_QP_RQ_PSN,
+                    M::IBV_QP_MAX_DEST_RD_ATOMIC,
+                    M::IBV_QP_MIN_RNR_TIMER,
+                ]);
+                crate::objects::lock(&PEERS).insert(theirs.qp_num);
+            }
+            ibv_qp_state::IBV_QPS_RTS => {
+                attr.timeout = 14;
+                attr.retry_cnt = mine.retry_count;
+                attr.rnr_retry = theirs.rnr_retry_count & 7;
+                attr.sq_psn = 0;
+                attr.max_rd_atomic = mine.initiator_depth.min(theirs.responder_resources);
+                *mask = m(&[
+                    M::IBV_QP_STATE,
+                    M::IBV_QP_TIMEOUT,
+                    M::IBV_QP_RETRY_CNT,
+                    M::IBV_QP_RNR_RETRY,
+                    M::IBV_QP_SQ_PSN,
+                    M::IBV_QP_MAX_QP_RD_ATOMIC,
+                ]);
+            }
+            _ => return minus_one(Err(libc::EINVAL)),
+        }
+    }
+    0
+}
+
+/// The queue pair that the program made without the id and names now, if it does.
+fn adopt_named(id: &Id, qp_num: u32) -> Result<(), i32> {
+    if id.abi.qp.is_null() && qp_num != 0 {
+        adopt(&id.endpoint, qp_num)?;
+    }
+    Ok(())
 }
 
 /// # Safety
@@ -877,25 +963,12 @@ pub unsafe extern "C" fn rdma_create_qp_ex(
     id: *mut rdma_cm_id,
     attr: *mut ibv_qp_init_attr_ex,
 ) -> c_int {
-    const PD: u32 = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0;
-    const SEND_OPS: u32 = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
     // SAFETY: as the caller promises.
     unsafe {
         let attr = &mut *attr;
-        if attr.comp_mask & !(PD | SEND_OPS) != 0 {
-            return minus_one(Err(libc::EOPNOTSUPP));
-        }
-        let has = |bit| attr.comp_mask & bit != 0;
-        let pd = if has(PD) { attr.pd } else { ptr::null_mut() };
-        let ops = has(SEND_OPS).then_some(attr.send_ops_flags);
-        let mut basic = ibv_qp_init_attr {
-            qp_context: attr.qp_context,
-            send_cq: attr.send_cq,
-            recv_cq: attr.recv_cq,
-            srq: attr.srq,
-            cap: attr.cap,
-            qp_type: attr.qp_type,
-            sq_sig_all: attr.sq_sig_all,
+        let (mut basic, pd, ops) = match qp_attr(attr) {
+            Ok(attr) => attr,
+            Err(error) => return minus_one(Err(error)),
         };
         let result = create_id_qp(id, pd, &mut basic, ops);
         attr.cap = basic.cap;

@@ -8,8 +8,21 @@ pub mod strings;
 pub mod unsupported;
 pub mod wr;
 
-use std::ffi::c_int;
+use std::ffi::{CStr, c_char, c_int};
 use unsupported::set_errno;
+
+/// How many objects of a kind the program has now: `cm_id`, `qp`, `cq`, `mr`, `pd`, `srq`; -1 for
+/// others. For tests, which find it by its name.
+///
+/// # Safety
+/// The kind is a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn softverbs_count(kind: *const c_char) -> c_int {
+    // SAFETY: as the caller promises.
+    let kind = unsafe { CStr::from_ptr(kind) };
+    let count = kind.to_str().ok().and_then(crate::objects::alive::count);
+    count.map_or(-1, |n| n as c_int)
+}
 
 /// What a function returns that gives -1 and sets errno.
 pub(crate) fn minus_one(result: Result<(), i32>) -> c_int {

@@ -3,8 +3,11 @@
 use super::unsupported::set_errno;
 use super::{errno, minus_one, pointer, wr};
 use crate::frames::{AtomicOp, MAX_MESSAGE, Remote};
+use crate::objects::alive::{Alive, Kind};
+use crate::objects::cm::CmEvent;
 use crate::objects::cq::{Armed, CompChannel, Cq, CqHandle};
 use crate::objects::device::{Context, limits};
+use crate::objects::lock;
 use crate::objects::endpoint::{Batch, Endpoint};
 use crate::objects::events::EventQueue;
 use crate::objects::memory::Pd;
@@ -15,7 +18,8 @@ use rdma_sys::*;
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::zeroed;
 use std::ptr;
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// `IBV_WR_ATOMIC_WRITE` of `infiniband/verbs.h`; older headers lack it.
@@ -90,6 +94,7 @@ pub unsafe extern "C" fn ibv_create_cq(
     let handle = Box::into_raw(Box::new(CqHandle {
         abi,
         cq: cq.clone(),
+        _alive: Alive::new(Kind::Cq),
     }));
     cq.handle.store(handle.cast(), Ordering::Release);
     // SAFETY: as the caller promises.
@@ -244,6 +249,7 @@ pub unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init
     let handle: *mut ibv_srq = Box::into_raw(Box::new(SrqHandle {
         abi,
         srq: srq.clone(),
+        _alive: Alive::new(Kind::Srq),
     }))
     .cast();
     srq.handle.store(handle, Ordering::Release);
@@ -390,6 +396,7 @@ pub struct QpHandle {
     /// Operations beyond those of every queue pair, if it was made for the extended interface.
     pub extended: bool,
     init: ibv_qp_init_attr,
+    _alive: Alive,
     /// What is being posted by the extended interface.
     pub batch: Option<Batch<'static>>,
 }
@@ -515,6 +522,7 @@ pub unsafe fn create_qp(
         endpoint: endpoint.clone(),
         extended: ops.is_some(),
         init: *attr,
+        _alive: Alive::new(Kind::Qp),
         batch: None,
     };
     let handle: *mut ibv_qp = Box::into_raw(Box::new(handle)).cast();
@@ -536,19 +544,107 @@ pub unsafe fn set_state(qp: *mut ibv_qp, new: ibv_qp_state::Type) {
     }
 }
 
-/// # Safety
-/// As of `ibv_create_qp_ex`.
-pub unsafe extern "C" fn create_qp_ex(_: *mut ibv_context, _: *mut ibv_qp_init_attr_ex) -> *mut ibv_qp {
-    pointer(Err(libc::EOPNOTSUPP))
+/// The queue pairs that were made without a cm id, by number. One of them is connected by an id
+/// whose program names it when it connects or accepts.
+static LOOSE: Mutex<BTreeMap<u32, usize>> = Mutex::new(BTreeMap::new());
+
+unsafe fn create_loose(
+    pd: *mut ibv_pd,
+    attr: &mut ibv_qp_init_attr,
+    ops: Option<u64>,
+) -> Result<*mut ibv_qp, i32> {
+    /// Nothing comes for them until they have an id.
+    static NOBODY: OnceLock<Arc<EventQueue<CmEvent>>> = OnceLock::new();
+    let events = match NOBODY.get() {
+        Some(events) => events,
+        None => {
+            let events = EventQueue::new().map_err(|_| libc::EMFILE)?;
+            NOBODY.get_or_init(|| Arc::new(events))
+        }
+    };
+    let endpoint = Endpoint::new(events.clone());
+    // SAFETY: as the callers' callers promise.
+    let qp = unsafe { create_qp(&endpoint, pd, attr, ops)? };
+    // SAFETY: made just now.
+    let num = unsafe { (*qp).qp_num };
+    lock(&LOOSE).insert(num, qp.expose_provenance());
+    Ok(qp)
 }
 
-/// Queue pairs are made for a cm id, which connects them.
-///
+/// Gives an endpoint the queue pair of that number, which was made without one.
+pub fn adopt(endpoint: &Arc<Endpoint>, num: u32) -> Result<(), i32> {
+    let loose = lock(&LOOSE);
+    let qp = *loose.get(&num).ok_or(libc::EINVAL)?;
+    // SAFETY: those in the list have not been destroyed.
+    let handle = unsafe { qp_of(ptr::with_exposed_provenance_mut(qp)) };
+    if Arc::ptr_eq(&handle.endpoint, endpoint) {
+        return Ok(());
+    }
+    let before = std::mem::replace(&mut handle.endpoint, endpoint.clone());
+    let Some(of) = before.lock().qp.take() else {
+        return Err(libc::EINVAL);
+    };
+    let cqs = [of.init.send_cq.clone(), of.init.recv_cq.clone()];
+    let mut state = endpoint.lock();
+    state.qp = Some(of);
+    state.program_moves_qp = true;
+    drop(state);
+    for cq in cqs {
+        cq.detach(&before);
+        cq.detach(endpoint);
+        cq.attach(endpoint);
+    }
+    Ok(())
+}
+
 /// # Safety
-/// None: the arguments are not looked at.
+/// As of `ibv_create_qp_ex`.
+pub unsafe extern "C" fn create_qp_ex(
+    _: *mut ibv_context,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    // SAFETY: as the caller promises.
+    let attr = unsafe { &mut *attr };
+    pointer(qp_attr(attr).and_then(|(mut basic, pd, ops)| {
+        if pd.is_null() {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: as the caller promises.
+        let qp = unsafe { create_loose(pd, &mut basic, ops) };
+        attr.cap = basic.cap;
+        qp
+    }))
+}
+
+/// The basic attributes among the extended ones, the domain if there is one, and the operations.
+pub fn qp_attr(
+    attr: &ibv_qp_init_attr_ex,
+) -> Result<(ibv_qp_init_attr, *mut ibv_pd, Option<u64>), i32> {
+    const PD: u32 = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0;
+    const SEND_OPS: u32 = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
+    if attr.comp_mask & !(PD | SEND_OPS) != 0 {
+        return Err(libc::EOPNOTSUPP);
+    }
+    let has = |bit| attr.comp_mask & bit != 0;
+    let pd = if has(PD) { attr.pd } else { ptr::null_mut() };
+    let basic = ibv_qp_init_attr {
+        qp_context: attr.qp_context,
+        send_cq: attr.send_cq,
+        recv_cq: attr.recv_cq,
+        srq: attr.srq,
+        cap: attr.cap,
+        qp_type: attr.qp_type,
+        sq_sig_all: attr.sq_sig_all,
+    };
+    Ok((basic, pd, has(SEND_OPS).then_some(attr.send_ops_flags)))
+}
+
+/// # Safety
+/// The domain is open; the attributes can be read and written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_create_qp(_: *mut ibv_pd, _: *mut ibv_qp_init_attr) -> *mut ibv_qp {
-    pointer(Err(libc::EOPNOTSUPP))
+pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    // SAFETY: as the caller promises.
+    pointer(unsafe { create_loose(pd, &mut *attr, None) })
 }
 
 /// # Safety
@@ -628,7 +724,16 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, 
                 }
                 (_, IBV_QPS_RESET) => of.reset(),
                 (IBV_QPS_RESET | IBV_QPS_INIT, IBV_QPS_INIT) => of.state = to,
-                // The rest is for connection management to do.
+                // What follows takes effect once the connection is made.
+                (IBV_QPS_INIT, IBV_QPS_RTR) => {
+                    let addressed = mask.0 & ibv_qp_attr_mask::IBV_QP_DEST_QPN.0 != 0;
+                    if !addressed || !super::cm::is_peer((*attr).dest_qp_num) {
+                        // No connection management has to do with that one.
+                        return errno(Err(libc::EOPNOTSUPP));
+                    }
+                    of.state = to;
+                }
+                (IBV_QPS_RTR | IBV_QPS_RTS, IBV_QPS_RTS) => of.state = to,
                 (from, to) if from == to => {}
                 _ => return errno(Err(libc::EINVAL)),
             }
@@ -644,6 +749,7 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, 
 pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
+        lock(&LOOSE).remove(&(*qp).qp_num);
         let handle = Box::from_raw(qp.cast::<QpHandle>());
         let endpoint = &handle.endpoint;
         let mut state = endpoint.lock();

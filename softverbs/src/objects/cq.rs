@@ -1,5 +1,6 @@
 //! Completion queues and their channels.
 
+use super::alive::Alive;
 use super::endpoint::Endpoint;
 use super::events::EventQueue;
 use super::{Handed, lock};
@@ -27,6 +28,7 @@ pub struct CqEvent(pub Arc<Cq>);
 pub struct CqHandle {
     pub abi: ibv_cq,
     pub cq: Arc<Cq>,
+    pub _alive: Alive,
 }
 
 /// Which completions a queue is armed for.

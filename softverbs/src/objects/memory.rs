@@ -21,6 +21,7 @@ use rdma_sys::{ibv_context, ibv_mr, ibv_pd};
 use rustix::io::Errno;
 use rustix::mm::Advice;
 
+use super::alive::{Alive, Kind};
 use crate::settings::Settings;
 use lasting::Lasting;
 
@@ -105,6 +106,7 @@ pub enum Refusal {
 pub struct Pd {
     pub abi: ibv_pd,
     pub domain: Arc<Domain>,
+    _alive: Alive,
 }
 
 impl Pd {
@@ -112,6 +114,7 @@ impl Pd {
         Box::new(Pd {
             abi: ibv_pd { context, handle: 0 },
             domain: Arc::default(),
+            _alive: Alive::new(Kind::Pd),
         })
     }
 
@@ -399,6 +402,7 @@ impl Hold {
 pub struct Mr {
     pub abi: ibv_mr,
     region: Arc<Region>,
+    _alive: Alive,
 }
 
 impl Mr {
@@ -425,6 +429,7 @@ impl Mr {
                 rkey: region.rkey,
             },
             region,
+            _alive: Alive::new(Kind::Mr),
         }))
     }
 

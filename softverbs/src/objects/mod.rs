@@ -1,5 +1,6 @@
 //! What the entry points make: device, memory, queues, connections, ids, events.
 
+pub mod alive;
 pub mod cm;
 pub mod cq;
 pub mod device;

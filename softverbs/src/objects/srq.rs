@@ -1,5 +1,6 @@
 //! Shared receive queues.
 
+use super::alive::Alive;
 use super::device::{AsyncEvent, Context};
 use super::endpoint::Endpoint;
 use super::lock;
@@ -15,6 +16,7 @@ use std::sync::{Arc, Mutex, Weak};
 pub struct SrqHandle {
     pub abi: ibv_srq,
     pub srq: Arc<Srq>,
+    pub _alive: Alive,
 }
 
 struct Ring {

@@ -437,7 +437,7 @@ impl State {
                 self.phase = Phase::ReplyReceived;
                 // What follows is for a queue pair that the program has not made ready.
                 self.rx.paused = true;
-                let kind = if self.qp.is_some() {
+                let kind = if self.qp.is_some() && !self.program_moves_qp {
                     RDMA_CM_EVENT_ESTABLISHED
                 } else {
                     RDMA_CM_EVENT_CONNECT_RESPONSE

@@ -115,6 +115,8 @@ pub struct State {
     pub mine: Params,
     pub theirs: Params,
     private: Private,
+    /// The program made the queue pair without the id, and moves it from state to state itself.
+    pub program_moves_qp: bool,
     /// The queue pair of the other side does nothing any more.
     peer_failed: bool,
     /// The program has no id for it any more.
@@ -150,6 +152,7 @@ impl Endpoint {
                 mine: Params::default(),
                 theirs: Params::default(),
                 private: Private::NONE,
+                program_moves_qp: false,
                 peer_failed: false,
                 abandoned: false,
                 interest: Interest::default(),

@@ -141,7 +141,8 @@ impl<'a> Batch<'a> {
         match self.error {
             Some(error) => {
                 self.take_back();
-                Err(error)
+                // As the kernel's software device says it here.
+                Err(if error == libc::ENOMEM { libc::ENOSPC } else { error })
             }
             None => {
                 self.post();

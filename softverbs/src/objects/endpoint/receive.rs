@@ -19,6 +19,9 @@ const DIRECT: usize = 4 * 1024;
 /// So much comes at most in one turn, so that others get theirs.
 const TURN: usize = 1024 * 1024;
 const PIECES: usize = 16;
+/// A request that may not be sent again waits so long for a receive: over a fabric it would have
+/// taken some time to come, and programs are used to that.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Where the payload of a frame goes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -746,22 +749,30 @@ impl State {
         qp.sq.begun(seq).ok_or(Malformed)?;
         qp.acknowledge(seq.wrapping_sub(1)).map_err(|()| Malformed)?;
         qp.rewind(seq);
-        if qp.rnr_left == 0 {
-            qp.fail_request(seq, ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR);
-            return Ok(());
-        }
         qp.rnr_paused = true;
-        if qp.rnr_left < 7 {
-            qp.rnr_left -= 1;
-            self.set_timer(endpoint, Timer::NotReady, rnr_time(timer));
+        match qp.rnr_left {
+            // However long it takes.
+            7 => {}
+            0 => self.set_timer(endpoint, Timer::NotReady, PATIENCE),
+            _ => self.set_timer(endpoint, Timer::NotReady, rnr_time(timer)),
         }
         Ok(())
     }
 
-    /// Sends a request again that found no receive.
+    /// The time for the other side to post a receive is over: its request is sent again, if it may
+    /// be.
     pub fn try_again(&mut self, endpoint: &Endpoint) {
-        if let Some(qp) = &mut self.qp {
+        if let Some(qp) = &mut self.qp
+            && qp.rnr_paused
+        {
             qp.rnr_paused = false;
+            match qp.rnr_left.checked_sub(1) {
+                Some(left) => qp.rnr_left = left,
+                None => {
+                    let seq = qp.sq.seq(qp.sq.sent);
+                    qp.fail_request(seq, ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR);
+                }
+            }
         }
         self.pump(endpoint);
     }
