@@ -5,7 +5,7 @@ use super::conn_cfg::rpma_conn_cfg;
 use super::mr::rpma_mr_local;
 use super::ops::local_range;
 use super::peer::rpma_peer;
-use super::{call, delete, export, get, give, out, string, take};
+use super::{call, delete, export, get, give_box, out, string, take};
 use crate::core::{ConnCfg, ConnReq, Error};
 use std::ffi::{c_char, c_int, c_void};
 
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn rpma_conn_req_new(
             let (req, cfg) = (out(req_ptr)?, cfg.as_ref());
             let defaults = ConnCfg::default();
             let request = ConnReq::outgoing(peer, addr, port, cfg.unwrap_or(&defaults))?;
-            give(request, req)?;
+            give_box(request, req);
             ConnReq::announce(addr, port);
             Ok(())
         }
@@ -94,7 +94,8 @@ pub unsafe extern "C" fn rpma_conn_req_connect(
                 let _ = req.delete();
                 return Err(Error::INVAL);
             };
-            give(req.connect(pdata.flatten())?, conn)
+            give_box(req.connect(pdata.flatten())?, conn);
+            Ok(())
         }
     })
 }

@@ -3,7 +3,7 @@
 use super::conn_cfg::rpma_conn_cfg;
 use super::conn_req::rpma_conn_req;
 use super::peer::rpma_peer;
-use super::{call, delete, export, get, give, out, string};
+use super::{call, delete, export, get, give, give_box, out, string};
 use crate::core::{ConnCfg, Ep, Error};
 use std::ffi::{c_char, c_int};
 use std::ptr;
@@ -98,7 +98,10 @@ pub unsafe extern "C" fn rpma_ep_next_conn_req(
         // SAFETY: NULL or an endpoint; NULL or valid to write to; NULL or a configuration.
         let (ep, req, cfg) = unsafe { (get(ep)?, out(req_ptr)?, cfg.as_ref()) };
         match ep.next_conn_req(cfg.unwrap_or(&ConnCfg::default()))? {
-            Some(request) => give(request, req),
+            Some(request) => {
+                give_box(request, req);
+                Ok(())
+            }
             None => {
                 req.write(ptr::null_mut());
                 Err(Error::PROVIDER)

@@ -26,7 +26,7 @@ pub mod srq;
 pub mod srq_cfg;
 pub mod utils;
 
-use crate::core::{Error, Result, try_box};
+use crate::core::{Error, Result, room};
 use std::ffi::{CStr, c_char, c_int};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -97,14 +97,19 @@ unsafe fn out<'a, T>(ptr: *mut T) -> Result<&'a mut MaybeUninit<T>> {
 
 /// Hands a new object over to C.
 fn give<T>(object: T, handle: &mut MaybeUninit<*mut T>) -> Result<()> {
-    handle.write(Box::into_raw(try_box(object)?));
+    give_box(Box::write(room()?, object), handle);
     Ok(())
+}
+
+/// Hands over what has its memory already.
+fn give_box<T>(object: Box<T>, handle: &mut MaybeUninit<*mut T>) {
+    handle.write(Box::into_raw(object));
 }
 
 /// Takes an object back from C, clearing its handle; None if there is none.
 ///
 /// # Safety
-/// `handle` is NULL or points to NULL or to an object handed over by [`give`].
+/// `handle` is NULL or points to NULL or to an object handed over by [`give_box`].
 unsafe fn take<T>(handle: *mut *mut T) -> Result<Option<T>> {
     // SAFETY: vouched for; the object has no other owner once the handle is cleared.
     unsafe {

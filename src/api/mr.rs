@@ -1,8 +1,8 @@
 //! Memory regions.
 
 use super::peer::rpma_peer;
-use super::{call, delete, export, get, give, out};
-use crate::core::{Error, MrLocal, MrRemote, Usage};
+use super::{call, delete, export, get, give_box, out};
+use crate::core::{Error, MrLocal, MrRemote, Usage, room};
 use std::ffi::{c_int, c_void};
 
 /// Memory of this process, registered for use by its device.
@@ -60,8 +60,11 @@ pub unsafe extern "C" fn rpma_mr_reg(
             return Err(Error::INVAL);
         }
         let usage = Usage::from_bits_retain(usage);
+        let room = room()?;
         // SAFETY: the caller keeps the memory mapped.
-        give(unsafe { MrLocal::register(peer, ptr, size, usage) }?, mr)
+        let registered = unsafe { MrLocal::register(peer, ptr, size, usage) }?;
+        give_box(Box::write(room, registered), mr);
+        Ok(())
     })
 }
 
@@ -197,7 +200,8 @@ pub unsafe extern "C" fn rpma_mr_remote_from_descriptor(
             }
             (std::slice::from_raw_parts(desc.cast::<u8>(), size), mr)
         };
-        give(MrRemote::from_descriptor(desc)?, mr)
+        give_box(MrRemote::from_descriptor(desc)?, mr);
+        Ok(())
     })
 }
 

@@ -1,6 +1,6 @@
 //! What one side tells the other about itself.
 
-use super::{call, delete, export, get, give, out};
+use super::{call, delete, export, get, give, give_box, out};
 use crate::core::{Error, PeerCfg};
 use std::ffi::{c_int, c_void};
 
@@ -135,7 +135,8 @@ pub unsafe extern "C" fn rpma_peer_cfg_from_descriptor(
             }
             (std::slice::from_raw_parts(desc.cast::<u8>(), size), cfg)
         };
-        give(PeerCfg::from_descriptor(desc)?, cfg)
+        give_box(PeerCfg::from_descriptor(desc)?, cfg);
+        Ok(())
     })
 }
 

@@ -33,7 +33,10 @@ pub unsafe extern "C" fn rpma_srq_new(
     call(|| {
         // SAFETY: NULL or a peer; NULL or valid to write to; NULL or a configuration.
         let (peer, srq, cfg) = unsafe { (get(peer)?, out(srq_ptr)?, cfg.as_ref()) };
-        give(Srq::new(peer, cfg.unwrap_or(&SrqCfg::default()))?, srq)
+        let made = Srq::new(peer, cfg.unwrap_or(&SrqCfg::default()))?;
+        give(made, srq).inspect_err(|_| {
+            srq.write(ptr::null_mut());
+        })
     })
 }
 

@@ -1,6 +1,6 @@
 use super::conn_req::Link;
 use super::ep::{ack_failed, create_event_channel, next_event};
-use super::error::{Steps, failed};
+use super::error::{Steps, failed, room};
 use super::flush::{Flush, RAW_LEN};
 use super::{Cq, Error, LocalRange, Peer, PeerCfg, PrivateData, RemoteRange, Result, Usage};
 use crate::verbs::{
@@ -72,7 +72,7 @@ pub struct Conn {
 impl Conn {
     /// Makes a connection of a request's link, which is released where that fails;
     /// `accepted`: the other side takes it for made.
-    pub fn new(link: Link, peer: &Peer, accepted: bool) -> Result<Self> {
+    pub fn new(link: Link, peer: &Peer, accepted: bool) -> Result<Box<Self>> {
         let give_up = |id: &CmId| {
             if accepted {
                 let _ = id.disconnect();
@@ -85,15 +85,21 @@ impl Conn {
             give_up(&link.id);
             return Err(error);
         }
-        let (atomic_write, flush) = link.qp.native();
-        match Flush::new(flush, peer) {
-            Ok(flush) => Ok(Conn {
-                flush,
-                atomic_write,
-                link,
-                events,
-                direct_write_to_pmem: AtomicBool::new(false),
-            }),
+        let made = room().and_then(|room| {
+            let (atomic_write, flush) = link.qp.native();
+            Ok((room, atomic_write, Flush::new(flush, peer)?))
+        });
+        match made {
+            Ok((room, atomic_write, flush)) => {
+                let conn = Conn {
+                    flush,
+                    atomic_write,
+                    link,
+                    events,
+                    direct_write_to_pmem: AtomicBool::new(false),
+                };
+                Ok(Box::write(room, conn))
+            }
             Err(error) => {
                 // A channel must not go before the ids on it. An accepted one stays,
                 // since without a channel to disconnect is to wait for the other side.

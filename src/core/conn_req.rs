@@ -1,6 +1,6 @@
 use super::cq::create_channel;
 use super::device::{Shown, device_of, lookup, resolve_addr};
-use super::error::{Steps, failed};
+use super::error::{Steps, failed, room};
 use super::{Conn, ConnCfg, Cq, Error, LocalRange, Peer, PrivateData, Result};
 use crate::verbs::{CmId, CompChannel, Qp, QpAttr, RecvWr, Resolve, Unanswered};
 use std::ffi::CStr;
@@ -139,7 +139,12 @@ impl ConnReq {
     ///
     /// # Safety
     /// The peer outlives the request.
-    pub unsafe fn outgoing(peer: &Peer, addr: &CStr, port: &CStr, cfg: &ConnCfg) -> Result<Self> {
+    pub unsafe fn outgoing(
+        peer: &Peer,
+        addr: &CStr,
+        port: &CStr,
+        cfg: &ConnCfg,
+    ) -> Result<Box<Self>> {
         let timeout_ms = cfg.timeout_ms.load(Relaxed);
         let info = lookup(addr, Some(port), Resolve::Active)?;
         let id = CmId::create(None).map_err(failed!("rdma_create_id()"))?;
@@ -148,9 +153,10 @@ impl ConnReq {
             .map_err(failed!("rdma_resolve_route(timeout_ms={timeout_ms})"))?;
         let (addr, port) = (Shown(addr), Shown(port));
         let equipment = Equipment::new(peer, &id, cfg, format_args!("{addr}:{port}"))?;
+        let room = room()?;
         let link = equipment.link(id, None, None);
         // SAFETY: passed on to the caller.
-        Ok(unsafe { Self::new(peer, link) })
+        Ok(Box::write(room, unsafe { Self::new(peer, link) }))
     }
 
     /// Says in the log where it goes.
@@ -184,7 +190,7 @@ impl ConnReq {
     }
 
     /// Accepts an incoming request, or sends an outgoing one.
-    pub fn connect(mut self, private_data: Option<&[u8]>) -> Result<Conn> {
+    pub fn connect(mut self, private_data: Option<&[u8]>) -> Result<Box<Conn>> {
         // SAFETY: the peer outlives the request.
         let peer = unsafe { self.peer.as_ref() };
         if let Some(unanswered) = self.link.unanswered.take() {

@@ -1,6 +1,6 @@
 use super::conn_req::Equipment;
 use super::device::{Shown, bind, lookup};
-use super::error::{Steps, failed};
+use super::error::{Steps, failed, room};
 use super::{ConnCfg, ConnReq, Error, Peer, PrivateData, Result};
 use crate::verbs::{CmEvent, CmId, Errno, EventChannel, EventKind, Resolve};
 use std::ffi::{CStr, c_int};
@@ -44,7 +44,7 @@ impl Ep {
 
     /// Takes the next request; the client is rejected if it can't be equipped. None is
     /// one that was dropped since its event could not be acknowledged.
-    pub fn next_conn_req(&self, cfg: &ConnCfg) -> Result<Option<ConnReq>> {
+    pub fn next_conn_req(&self, cfg: &ConnCfg) -> Result<Option<Box<ConnReq>>> {
         // SAFETY: the peer outlives the endpoint.
         let peer = unsafe { self.peer.as_ref() };
         let event = next_event(&self.events)?;
@@ -55,13 +55,14 @@ impl Ep {
         // SAFETY: a connection request, asked once.
         let (unanswered, id) = unsafe { event.take_id() };
         let equipped = Equipment::new(peer, &id, cfg, id.local_addr()).and_then(|equipment| {
+            let room = room()?;
             let data = PrivateData::copy(event.private_data())?;
-            Ok((equipment, data))
+            Ok((equipment, room, data))
         });
         let acked = event.close();
         // From here on a failure rejects the client and destroys the id, which the
         // event had to be acknowledged for.
-        let (equipment, data) = match equipped {
+        let (equipment, room, data) = match equipped {
             Ok(equipped) => equipped,
             Err(error) => {
                 drop(unanswered);
@@ -72,7 +73,7 @@ impl Ep {
         // SAFETY: the peer outlives the requests of the endpoint.
         let request = unsafe { ConnReq::new(peer, link) };
         match acked.map_err(ack_failed) {
-            Ok(()) => Ok(Some(request)),
+            Ok(()) => Ok(Some(Box::write(room, request))),
             Err(_) => {
                 let _ = request.delete();
                 Ok(None)

@@ -2,6 +2,7 @@ use crate::verbs::Errno;
 use std::alloc::{Layout, alloc};
 use std::ffi::c_int;
 use std::fmt::Display;
+use std::mem::MaybeUninit;
 use std::num::NonZero;
 
 /// Why an operation failed: a code of the C interface.
@@ -46,18 +47,17 @@ macro_rules! failed {
 }
 pub(super) use failed;
 
-/// Boxes a value, or says that there is no memory for it.
-pub fn try_box<T>(value: T) -> Result<Box<T>> {
+/// Room for a value, to be had before what can't be taken back; or there is no memory.
+pub fn room<T>() -> Result<Box<MaybeUninit<T>>> {
     let layout = Layout::new::<T>();
     assert!(layout.size() != 0);
-    // SAFETY: the size is not 0; a pointer that is not NULL is of the layout of T,
-    // gets its value and has no other owner.
+    // SAFETY: the size is not 0; a pointer that is not NULL is of the layout of T and
+    // has no other owner.
     unsafe {
-        let raw = alloc(layout).cast::<T>();
+        let raw = alloc(layout).cast::<MaybeUninit<T>>();
         if raw.is_null() {
             return Err(Error::NOMEM);
         }
-        raw.write(value);
         Ok(Box::from_raw(raw))
     }
 }

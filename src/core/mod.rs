@@ -24,7 +24,7 @@ pub use conn_req::ConnReq;
 pub use cq::Cq;
 pub use device::{Side, find_device, is_odp_capable};
 pub use ep::Ep;
-pub use error::{Error, Result, try_box};
+pub use error::{Error, Result, room};
 pub use mr::{LocalRange, MrLocal, MrRemote, RemoteRange, Usage};
 pub use peer::Peer;
 pub use peer_cfg::PeerCfg;

@@ -1,4 +1,4 @@
-use super::error::Steps;
+use super::error::{Steps, room};
 use super::{Error, Peer, Result};
 use crate::verbs::{Access, Errno, Mr, Remote, SendOps, Sge};
 use bitflags::bitflags;
@@ -165,7 +165,7 @@ pub struct MrRemote {
 }
 
 impl MrRemote {
-    pub fn from_descriptor(descriptor: &[u8]) -> Result<Self> {
+    pub fn from_descriptor(descriptor: &[u8]) -> Result<Box<Self>> {
         let Some(fields) = descriptor.first_chunk::<{ MrLocal::DESCRIPTOR_SIZE }>() else {
             log!(
                 Error,
@@ -189,17 +189,19 @@ impl MrRemote {
             log!(Error, "the descriptor says of no use of the memory");
             return Err(Error::INVAL);
         }
+        let room = room()?;
         log!(
             Debug,
             "remote memory: address={addr:#x}, size={size}, rkey={rkey:#x}, usage={:#x}",
             usage.bits()
         );
-        Ok(MrRemote {
+        let remote = MrRemote {
             addr,
             size,
             rkey,
             usage,
-        })
+        };
+        Ok(Box::write(room, remote))
     }
 
     pub fn size(&self) -> u64 {

@@ -1,3 +1,4 @@
+use super::error::room;
 use super::{Error, Result};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -29,7 +30,7 @@ impl PeerCfg {
     }
 
     /// Any byte but 0 is true; what follows the first is of no concern.
-    pub fn from_descriptor(descriptor: &[u8]) -> Result<Self> {
+    pub fn from_descriptor(descriptor: &[u8]) -> Result<Box<Self>> {
         let Some(&first) = descriptor.first() else {
             log!(
                 Error,
@@ -38,6 +39,7 @@ impl PeerCfg {
             );
             return Err(Error::INVAL);
         };
+        let room = room()?;
         let supported = first != 0;
         let text = if supported {
             "supported"
@@ -45,6 +47,6 @@ impl PeerCfg {
             "not supported"
         };
         log!(Info, "Direct write to pmem is {text}");
-        Ok(Self::new(supported))
+        Ok(Box::write(room, Self::new(supported)))
     }
 }

@@ -37,13 +37,13 @@ impl Context {
                 let size = size_of::<ibv_device_attr_ex>();
                 let ret = query(self.as_ptr(), ptr::null(), attr.as_mut_ptr(), size);
                 if ret != libc::EOPNOTSUPP && ret != libc::ENOSYS {
-                    Errno::returned(ret)?;
+                    Errno::left(ret)?;
                     return Ok(Capabilities(attr.assume_init()));
                 }
             }
             attr = MaybeUninit::zeroed();
             let orig = &raw mut (*attr.as_mut_ptr()).orig_attr;
-            Errno::returned(ibv_query_device(self.as_ptr(), orig))?;
+            Errno::left(ibv_query_device(self.as_ptr(), orig))?;
             Ok(Capabilities(attr.assume_init()))
         }
     }

@@ -12,14 +12,21 @@ impl Errno {
         Errno(unsafe { *libc::__errno_location() })
     }
 
-    pub fn clear() {
+    /// Leaves it behind for the program.
+    pub fn leave(self) {
         // SAFETY: as above.
-        unsafe { *libc::__errno_location() = 0 }
+        unsafe { *libc::__errno_location() = self.0 }
     }
 
     /// The result of a call that returns an errno.
     pub fn returned(ret: c_int) -> Result<(), Errno> {
         if ret == 0 { Ok(()) } else { Err(Errno(ret)) }
+    }
+
+    /// The same of a call that programs may take for one of those that set errno.
+    pub fn left(ret: c_int) -> Result<(), Errno> {
+        Errno(ret).leave();
+        Errno::returned(ret)
     }
 
     /// The result of a call that returns -1 and leaves the cause in errno.

@@ -24,7 +24,7 @@ owned! {
 impl Pd {
     /// `ibv_alloc_pd`; the error is errno 0 where the call left none.
     pub fn alloc(context: Context) -> Result<Self, Errno> {
-        Errno::clear();
+        Errno(0).leave();
         // SAFETY: the device is open.
         Self::from_call(unsafe { ibv_alloc_pd(context.as_ptr()) })
     }

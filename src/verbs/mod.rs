@@ -47,7 +47,7 @@ macro_rules! owned {
             pub fn close(self) -> Result<(), crate::verbs::Errno> {
                 let this = std::mem::ManuallyDrop::new(self);
                 // SAFETY: owned by this wrapper, which is not used or dropped again.
-                crate::verbs::Errno::returned(unsafe { rdma_sys::$release(this.as_ptr()) })
+                crate::verbs::Errno::left(unsafe { rdma_sys::$release(this.as_ptr()) })
             }
         }
 
