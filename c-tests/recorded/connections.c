@@ -292,7 +292,7 @@ void events(void)
 	for (int event = RDMA_CM_EVENT_ADDR_RESOLVED; event <= RDMA_CM_EVENT_TIMEWAIT_EXIT + 1;
 			event++)
 		if (event != RDMA_CM_EVENT_CONNECT_REQUEST)
-			next_event(event, event == RDMA_CM_EVENT_REJECTED ? "no" : "");
+			next_event(event, event == RDMA_CM_EVENT_ESTABLISHED ? "" : "no");
 	next_event(RDMA_CM_EVENT_ESTABLISHED, "first");
 	next_event(RDMA_CM_EVENT_ESTABLISHED, "second");
 	CALL(rpma_conn_disconnect(NULL));

@@ -78,6 +78,58 @@ void bad_ops(void)
 	end_all();
 }
 
+/* What needs all the bits that it has: places, lengths, immediate data, advice. */
+void values(void)
+{
+	static const uint32_t imms[] = {0, 1, 0x80000000, UINT32_MAX};
+	static const size_t far[] = {0x200000008, 0x8000000000000000, SIZE_MAX};
+	const size_t longest = UINT32_MAX;
+	const int flags = RPMA_F_COMPLETION_ALWAYS;
+	const void *op = OP_CONTEXT;
+
+	/* Memory that nobody looks at. */
+	if (!have_peer() || !NEED(rpma_peer_cfg_new(OUT)) || !take(&in.peer_cfg))
+		return;
+	if (CALL(rpma_mr_reg(in.peer, (void *)0x700000001000, 0x400000003, USAGE_ALL, OUT)) != 0 ||
+			!take(&in.mr))
+		return;
+	GET(rpma_mr_get_ptr, in.mr, "%p", void *);
+	GET(rpma_mr_get_size, in.mr, "%#zx", size_t);
+	if (CALL(rpma_mr_get_descriptor(in.mr, OUT)) == 0)
+		recorder_line("    %s", hex(OUT, 64));
+	CALL(rpma_mr_advise(in.mr, 0x200000008, longest, INT_MAX, UINT32_MAX));
+	if (!have_conn() || !have_srq(false) || !have_remote_at(0x8000000010000000, 0x400000003, USAGE_ALL)
+			|| !told(true))
+		return;
+	GET(rpma_mr_remote_get_size, in.remote, "%#zx", size_t);
+	GET(rpma_conn_get_qp_num, in.conn, "%#x", uint32_t);
+	for (size_t i = 0; i < COUNT(imms); i++) {
+		CALL(rpma_write_with_imm(in.conn, in.remote, 16, in.mr, 8, 100, flags, imms[i], op));
+		CALL(rpma_write_with_imm(in.conn, NULL, 0, NULL, 0, 0, flags, imms[i], op));
+		CALL(rpma_send_with_imm(in.conn, in.mr, 8, 100, flags, imms[i], op));
+		CALL(rpma_send_with_imm(in.conn, NULL, 0, 0, flags, imms[i], op));
+	}
+	for (size_t i = 0; i < COUNT(far); i++) {
+		CALL(rpma_read(in.conn, in.mr, far[i], in.remote, 16, longest, flags, op));
+		CALL(rpma_read(in.conn, in.mr, 8, in.remote, far[i], longest, flags, op));
+		CALL(rpma_write(in.conn, in.remote, 16, in.mr, far[i], longest, flags, op));
+		CALL(rpma_write(in.conn, in.remote, far[i], in.mr, 8, longest, flags, op));
+		CALL(rpma_write_with_imm(in.conn, in.remote, 16, in.mr, far[i], longest, flags, 5, op));
+		CALL(rpma_write_with_imm(in.conn, in.remote, far[i], in.mr, 8, longest, flags, 5, op));
+		CALL(rpma_atomic_write(in.conn, in.remote, far[i] & ~7UL, "12345678", flags, op));
+		CALL(rpma_send(in.conn, in.mr, far[i], longest, flags, op));
+		CALL(rpma_send_with_imm(in.conn, in.mr, far[i], longest, flags, 5, op));
+		CALL(rpma_recv(in.conn, in.mr, far[i], longest, op));
+		CALL(rpma_srq_recv(in.srq, in.mr, far[i], longest, op));
+		CALL(rpma_flush(in.conn, in.remote, far[i], far[i], RPMA_FLUSH_TYPE_VISIBILITY, flags, op));
+		CALL(rpma_flush(in.conn, in.remote, far[i], far[i], RPMA_FLUSH_TYPE_PERSISTENT, flags, op));
+	}
+	/* The last bytes of the region, which are behind four times four gigabytes. */
+	for (size_t offset = 0x3fffffff8; offset <= 0x400000004; offset++)
+		CALL(rpma_flush(in.conn, in.remote, offset, 1, RPMA_FLUSH_TYPE_VISIBILITY, flags, op));
+	end_all();
+}
+
 /* Flushes of all kinds; up to eight bytes from the end of the region. */
 void flushes(void)
 {

@@ -20,6 +20,28 @@ void utils(void)
 	WITHOUT(rpma_utils_ibv_context_is_odp_capable, in.context);
 }
 
+/* What needs no device, only memory. */
+void objects(void)
+{
+	static const unsigned char desc[21] = {[9] = 0x10, [20] = 0xff};
+
+	if (CALL(rpma_conn_cfg_new(OUT)) == 0)
+		take(&in.cfg);
+	END(rpma_conn_cfg_delete, in.cfg);
+	if (CALL(rpma_srq_cfg_new(OUT)) == 0)
+		take(&in.srq_cfg);
+	END(rpma_srq_cfg_delete, in.srq_cfg);
+	if (CALL(rpma_peer_cfg_new(OUT)) == 0)
+		take(&in.peer_cfg);
+	END(rpma_peer_cfg_delete, in.peer_cfg);
+	if (CALL(rpma_peer_cfg_from_descriptor("\1", 1, OUT)) == 0)
+		take(&in.peer_cfg);
+	END(rpma_peer_cfg_delete, in.peer_cfg);
+	if (CALL(rpma_mr_remote_from_descriptor(desc, sizeof(desc), OUT)) == 0)
+		take(&in.remote);
+	END(rpma_mr_remote_delete, in.remote);
+}
+
 void peer(void)
 {
 	WITHOUT(rpma_peer_new, in.context);

@@ -12,8 +12,12 @@
 #include <signal.h>
 #include <sys/mman.h>
 
-/* How long a case may take, which is many times what it does take. */
-#define LIMIT_S 20
+/* How long a case may take, which is many times what it does take; longer under valgrind. */
+#define LIMIT_S 3
+#define LIMIT_HERE_S 60
+
+/* That many cases that take longer are enough to see that something is wrong. */
+#define TIMEOUTS 3
 
 const struct scenario *scenario;
 struct in in;
@@ -25,10 +29,12 @@ void enter(bool written)
 {
 	before();
 	recorder_enter(written);
+	errno = 0;
 }
 
 int leave(const char *call, int ret)
 {
+	int error = errno;
 	bool kept = out_is_kept();
 	bool uses_out = strstr(call, "OUT") != NULL;
 	const char *out = uses_out ? " out kept" : "";
@@ -42,6 +48,8 @@ int leave(const char *call, int ret)
 		out = written;
 	}
 	recorder_line("%s = %s%s log %s", call, code_name(ret), out, log_summary());
+	if (ret != 0)
+		recorder_line("    errno %s", error == 0 ? "0" : strerrorname_np(error));
 	/* Which lines show it at all is each library's own. */
 	if (strncmp(call, "rpma_read(", 10) == 0 && strstr(log_text(), "9abcdef0") != NULL)
 		recorder_line("    context %s in the log", strstr(log_text(), "123456789abcdef0") != NULL ?
@@ -76,6 +84,7 @@ static void run_case(const struct scenario *s, const struct fault *fault)
 
 static void run_in_child(const struct scenario *s, const struct fault *fault)
 {
+	static int timeouts;
 	struct recorder_trace *trace = recorder_trace;
 	int status;
 	pid_t pid = fork();
@@ -90,6 +99,16 @@ static void run_in_child(const struct scenario *s, const struct fault *fault)
 	if (WIFSIGNALED(status))
 		trace->length += (size_t)sprintf(trace->text + trace->length, "killed by SIG%s\n",
 				sigabbrev_np(WTERMSIG(status)));
+	if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM && ++timeouts == TIMEOUTS)
+		FAIL("case %d that takes longer than %d s: %s\n%.*s", timeouts, LIMIT_S, s->name,
+				(int)trace->length, trace->text);
+}
+
+static void run_here(const struct scenario *s, const struct fault *fault)
+{
+	alarm(LIMIT_HERE_S);
+	run_case(s, fault);
+	alarm(0);
 }
 
 static void print_points(const struct scenario *s)
@@ -150,8 +169,10 @@ static void run_cases_of_stdin(void)
 		if (name == NULL || text == NULL)
 			FAIL("not a case: %s", line);
 		fault = parse(text);
-		(here ? run_case : run_in_child)(named(name), &fault);
 		printf("== %s\t%s\n", name, text);
+		/* Whoever waits may see which case it is that does not end. */
+		fflush(stdout);
+		(here ? run_here : run_in_child)(named(name), &fault);
 		fwrite(recorder_trace->text, 1, recorder_trace->length, stdout);
 		/* What is written is not what a child is to write again. */
 		fflush(stdout);

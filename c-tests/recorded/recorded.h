@@ -26,10 +26,10 @@ struct scenario {
 extern const struct scenario scenarios[];
 
 typedef void run_function(void);
-run_function utils, peer, mr, usages, srq;
+run_function utils, objects, peer, mr, usages, srq;
 run_function ep, other_events, incoming, accepted, accepted_plain, outgoing, requested, accept_much,
 		request_much, bad_connects, events, waiting;
-run_function ops, bad_ops, flushes;
+run_function ops, bad_ops, values, flushes;
 run_function no_device_to_request, no_device_to_accept, long_ops, end_flushes, unknown_flushes,
 		advice_on_nothing;
 
@@ -108,7 +108,8 @@ bool take(void *handle);
 
 bool have_peer(void);
 bool have_mr(void);
-bool have_remote(unsigned usage); /* memory of the other side, for these usages */
+bool have_remote(unsigned usage); /* memory of the other side, for these usages; and elsewhere */
+bool have_remote_at(uint64_t addr, uint64_t size, unsigned usage);
 bool have_srq(bool with_rcq);
 bool have_cfg(void);
 bool have_ep(void);

@@ -21,9 +21,13 @@ bool have_mr(void)
 
 bool have_remote(unsigned usage)
 {
+	return have_remote_at(0x10000000, 4096, usage);
+}
+
+bool have_remote_at(uint64_t addr, uint64_t size, unsigned usage)
+{
 	unsigned char desc[21] = {0};
-	uint64_t addr = 0x10000000, size = 4096;
-	uint32_t rkey = 0x3000;
+	uint32_t rkey = 0xf3003000;
 
 	memcpy(desc, &addr, 8);
 	memcpy(desc + 8, &size, 8);
@@ -129,8 +133,8 @@ bool told(bool direct_write)
 
 void cq_of(struct rpma_cq *cq, const char *name)
 {
-	static const int polled[] = {0, 1, -1, -7, 3};
-	struct ibv_wc wc[4];
+	static const int polled[] = {0, 1, 2, -1, -7, 3}, many[] = {63, 64, 65};
+	struct ibv_wc wc[64];
 	int got;
 
 	recorder_line("    %s of %s", cq != NULL ? "the CQ" : "no CQ", name);
@@ -148,6 +152,14 @@ void cq_of(struct rpma_cq *cq, const char *name)
 		got = 99;
 		CALL(rpma_cq_get_wc(cq, 2, wc, &got));
 		recorder_line("    %d %#lx, %#lx", got, wc[0].wr_id, wc[1].wr_id);
+	}
+	for (size_t i = 0; i < COUNT(many); i++) {
+		recorder_poll(many[i]);
+		recorder_line("    the CQ has %d", many[i]);
+		memset(wc, 0, sizeof(wc));
+		got = 99;
+		CALL(rpma_cq_get_wc(cq, 64, wc, &got));
+		recorder_line("    %d %#lx, %#lx, %#lx", got, wc[0].wr_id, wc[62].wr_id, wc[63].wr_id);
 	}
 	got = 99;
 	CALL(rpma_cq_get_wc(cq, 2, wc, NULL));

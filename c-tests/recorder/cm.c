@@ -49,9 +49,14 @@ int rdma_getaddrinfo(const char *node, const char *service, const struct rdma_ad
 			made_info->info.ai_dst_addr = (struct sockaddr *)&made_info->dst;
 		*info = &made_info->info;
 	}
-	call("rdma_getaddrinfo(%s, %s, flags %#x, family %d, qp_type %d, port_space %#x) = %s%s", node,
+	call("rdma_getaddrinfo(%s, %s, flags %#x, family %d, qp_type %d, port_space %#x, src %s %u, "
+			"dst %s %u, names %s %s, route %s %zu, connect %s %zu, next %s) = %s%s", node,
 			service != NULL ? service : "NULL", (unsigned)hints->ai_flags, hints->ai_family,
-			hints->ai_qp_type, (unsigned)hints->ai_port_space,
+			hints->ai_qp_type, (unsigned)hints->ai_port_space, place(hints->ai_src_addr),
+			hints->ai_src_len, place(hints->ai_dst_addr), hints->ai_dst_len,
+			place(hints->ai_src_canonname), place(hints->ai_dst_canonname),
+			place(hints->ai_route), hints->ai_route_len, place(hints->ai_connect),
+			hints->ai_connect_len, place(hints->ai_next),
 			eai ? error_name(now.fault.error) : minus_one(failed),
 			failed || now.quiet ? "" : " info");
 	return eai ? now.fault.error : failed ? -1 : 0;
@@ -170,10 +175,12 @@ static int with_param(const char *which, bool failed, struct rdma_cm_id *id,
 {
 	if (!now.quiet)
 		call("%s(%s, data %s %u, responder_resources %u, initiator_depth %u, flow_control %u, "
-				"retry_count %u, rnr_retry_count %u) = %s", which, name(ID, id),
+				"retry_count %u, rnr_retry_count %u, srq %u, qp_num %u) = %s", which,
+				name(ID, id),
 				p->private_data != NULL ? bytes(p->private_data, p->private_data_len) : "NULL",
 				p->private_data_len, p->responder_resources, p->initiator_depth,
-				p->flow_control, p->retry_count, p->rnr_retry_count, minus_one(failed));
+				p->flow_control, p->retry_count, p->rnr_retry_count, p->srq, p->qp_num,
+				minus_one(failed));
 	return failed ? -1 : 0;
 }
 

@@ -7,16 +7,21 @@
 #define _GNU_SOURCE
 #include "recorder.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <malloc.h>
 #include <stdlib.h>
 
-/* As the C library itself calls them. */
-void *__libc_malloc(size_t size);
-void *__libc_calloc(size_t n, size_t size);
-void *__libc_realloc(void *old, size_t size);
-void *__libc_memalign(size_t alignment, size_t size);
-void __libc_free(void *memory);
+/*
+ * The C library's function of the same name as this one, or what valgrind puts in its place. To look
+ * it up takes no memory.
+ */
+#define REAL(function) \
+	static __typeof__(function) *real; \
+	if (real == NULL) { \
+		void *symbol_ = dlsym(RTLD_NEXT, #function); \
+		memcpy(&real, &symbol_, sizeof(real)); \
+	}
 
 static void *taken[256];
 
@@ -60,17 +65,22 @@ static void *took(void *memory)
 
 void *malloc(size_t size)
 {
-	return none_left() ? NULL : took(__libc_malloc(size));
+	REAL(malloc)
+
+	return none_left() ? NULL : took(real(size));
 }
 
 void *calloc(size_t n, size_t size)
 {
-	return none_left() ? NULL : took(__libc_calloc(n, size));
+	REAL(calloc)
+
+	return none_left() ? NULL : took(real(n, size));
 }
 
 void *realloc(void *old, size_t size)
 {
-	void *new = none_left() ? NULL : __libc_realloc(old, size);
+	REAL(realloc)
+	void *new = none_left() ? NULL : real(old, size);
 
 	if (new != NULL && old != NULL)
 		replace(old, new);
@@ -79,7 +89,9 @@ void *realloc(void *old, size_t size)
 
 void *aligned_alloc(size_t alignment, size_t size)
 {
-	return none_left() ? NULL : took(__libc_memalign(alignment, size));
+	REAL(aligned_alloc)
+
+	return none_left() ? NULL : took(real(alignment, size));
 }
 
 int posix_memalign(void **memory, size_t alignment, size_t size)
@@ -94,7 +106,9 @@ int posix_memalign(void **memory, size_t alignment, size_t size)
 
 void free(void *memory)
 {
+	REAL(free)
+
 	if (memory != NULL)
 		replace(memory, NULL);
-	__libc_free(memory);
+	real(memory);
 }

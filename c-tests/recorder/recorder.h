@@ -49,6 +49,8 @@ struct fault_point {
  *   no-extension     QPs have no extended interface
  *   iwarp            is one
  *   old              is of a provider without extended functions
+ *   no-advice, no-query
+ *                    the table of extended functions ends before the one that advises, or queries
  *   none             there is no device behind any address
  *   quiet            nothing is written down, so that threads have nothing in common here; every
  *                    call works, and there is always another event of each kind

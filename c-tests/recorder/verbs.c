@@ -71,6 +71,11 @@ void forget_cq_events(void)
 
 /* ---- the device ---- */
 
+/* Keys of 32 bits and numbers of 24, all of which count. */
+#define LKEY 0xf1001000
+#define RKEY 0xf2002000
+#define QP_NUM 0xf00100
+
 static struct ibv_device device;
 static struct verbs_context device_context;
 #define CONTEXT (&device_context.context)
@@ -85,8 +90,8 @@ static int query(struct ibv_context *context, const struct ibv_query_device_ex_i
 {
 	int error = returned("ibv_query_device_ex");
 
-	call("ibv_query_device_ex(%s, input %s) = %s", context_name(context),
-			input != NULL ? "given" : "NULL", zero_or_error(error));
+	call("ibv_query_device_ex(%s, input %s, size %zu) = %s", context_name(context),
+			input != NULL ? "given" : "NULL", size, zero_or_error(error));
 	if (error != 0)
 		return error;
 	memset(attr, 0, size);
@@ -232,7 +237,6 @@ static void make_device(void)
 	CONTEXT->ops.post_srq_recv = post_srq_recv;
 	CONTEXT->ops.poll_cq = poll_cq;
 	CONTEXT->ops.req_notify_cq = req_notify_cq;
-	device_context.sz = sizeof(device_context);
 	device_context.query_device_ex = query;
 	device_context.advise_mr = advise;
 }
@@ -242,11 +246,17 @@ struct ibv_context *recorder_device(void)
 	return device_is("none") ? NULL : CONTEXT;
 }
 
+/* The functions that a table of extended ones has from this one on; those before it came later. */
+#define FROM(function) (sizeof(struct verbs_context) - offsetof(struct verbs_context, function))
+
 void recorder_change(const char *words)
 {
 	snprintf(now.device, sizeof(now.device), "%s", words);
 	device.transport_type = device_is("iwarp") ? IBV_TRANSPORT_IWARP : IBV_TRANSPORT_IB;
 	CONTEXT->abi_compat = device_is("old") ? NULL : __VERBS_ABI_IS_EXTENDED;
+	device_context.sz = device_is("no-query") ? FROM(query_device_ex) - sizeof(void *) :
+			device_is("no-advice") ? FROM(advise_mr) - sizeof(void *) :
+			sizeof(device_context);
 }
 
 /* ---- libibverbs ---- */
@@ -298,8 +308,8 @@ struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int acce
 	if (mr != NULL)
 		*mr = (struct ibv_mr){
 			.context = CONTEXT, .pd = pd, .addr = addr, .length = length,
-			.lkey = 0x1000 + (unsigned)number(MR, mr),
-			.rkey = 0x2000 + (unsigned)number(MR, mr),
+			.lkey = LKEY + (unsigned)number(MR, mr),
+			.rkey = RKEY + (unsigned)number(MR, mr),
 		};
 	call("ibv_reg_mr(%s, %s, %zu, access %#x) = %s", name(PD, pd), place(addr), length,
 			(unsigned)access, made(MR, mr));
@@ -461,7 +471,7 @@ struct ibv_qp *make_qp(struct ibv_context *context, const struct ibv_qp_init_att
 	}
 	qp = make(QP, QP_SIZE);
 	qp->qp_base.context = context;
-	qp->qp_base.qp_num = 0x100 + (unsigned)number(QP, qp);
+	qp->qp_base.qp_num = QP_NUM + (unsigned)number(QP, qp);
 	if (extended && !device_is("no-extension")) {
 		qp->wr_start = wr_start;
 		qp->wr_complete = wr_complete;
