@@ -3,10 +3,12 @@
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Display, Write as _};
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 /// The errnos that every call fails with; `+`: and so does all that can fail after it.
 const ERRORS: [&str; 7] = [
@@ -152,6 +154,19 @@ impl Program {
         output.lines().map(str::to_string).collect()
     }
 
+    /// Each scenario as it is, and with each of its allocations failing.
+    pub fn allocations(&self) -> Vec<Case> {
+        let points = self.points();
+        let allocation = |point: &String| point.contains(":malloc:");
+        let case = |point: &String| match allocation(point) {
+            true => Case::parse(&format!("{point}=ENOMEM")),
+            false => Case::parse(point),
+        };
+        let points = points.iter();
+        let cases = points.filter(|p| allocation(p) || p.ends_with("\tclean"));
+        cases.map(case).collect()
+    }
+
     /// The traces of the cases, in their order.
     pub fn run(&self, cases: &[Case]) -> String {
         output(self.command().arg("run"), &list(cases))
@@ -166,7 +181,10 @@ pub fn list(cases: &[Case]) -> String {
     text
 }
 
-/// What a command prints, given this to read; it must succeed.
+/// How long a run of all cases may take, which is many times what it does take.
+const LIMIT: Duration = Duration::from_secs(15 * 60);
+
+/// What a command prints, given this to read; it must succeed, and in time.
 pub fn output(command: &mut Command, input: &str) -> String {
     let mut child = command
         .stdin(Stdio::piped())
@@ -174,18 +192,39 @@ pub fn output(command: &mut Command, input: &str) -> String {
         .spawn()
         .unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let mut stdin = child.stdin.take().unwrap();
-    let output = thread::scope(|scope| {
+    let mut stdout = child.stdout.take().unwrap();
+    let (ended, end) = mpsc::channel();
+    let (printed, in_time) = thread::scope(|scope| {
         // If the program ends early, that is told below.
         scope.spawn(move || stdin.write_all(input.as_bytes()));
-        child.wait_with_output().unwrap()
+        let reader = scope.spawn(move || {
+            let mut printed = vec![];
+            stdout.read_to_end(&mut printed).unwrap();
+            // Nobody waits any more if it was too late.
+            let _ = ended.send(());
+            printed
+        });
+        let in_time = end.recv_timeout(LIMIT).is_ok();
+        if !in_time {
+            child.kill().unwrap();
+        }
+        (reader.join().unwrap(), in_time)
     });
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let last: Vec<_> = text.lines().rev().take(5).collect();
-    assert!(
-        output.status.success(),
-        "{command:?} ended with {}, and printed last: {last:#?}",
-        output.status
-    );
+    let status = child.wait().unwrap();
+    let text = String::from_utf8_lossy(&printed).into_owned();
+    if !in_time || !status.success() {
+        let what = match in_time {
+            true => format!("ended with {status}"),
+            false => format!("did not end within {} s", LIMIT.as_secs()),
+        };
+        let case = text.lines().rev().find_map(|line| line.strip_prefix("== "));
+        let case = case.unwrap_or("the first one").replace('\t', " ");
+        let last: Vec<_> = text.lines().rev().take(5).collect();
+        panic!(
+            "{command:?} {what}, in this case: {case}\nIt printed last (the last line first): \
+             {last:#?}\nto see the case: RPMA_CASE='{case}' cargo test --test recorded -- --nocapture"
+        );
+    }
     text
 }
 
@@ -246,6 +285,8 @@ pub struct ApiCall {
     pub code: String,
     /// What became of its out-parameter, if it has one.
     pub out: String,
+    /// What it left in errno, which was 0, if it failed; not shown.
+    pub errno: String,
     /// The lines that it logged.
     pub log: Vec<String>,
     /// What the program shows of what it gave.
@@ -292,6 +333,10 @@ impl Trace {
                     lines: std::mem::take(&mut lines),
                     ..call
                 });
+            } else if let (Some(errno), Some(call)) =
+                (line.strip_prefix("    errno "), trace.calls.last_mut())
+            {
+                call.errno = errno.to_string();
             } else if let Some(shown) = line.strip_prefix("    ") {
                 let shown_by = match trace.calls.last_mut() {
                     Some(call) => &mut call.shown,

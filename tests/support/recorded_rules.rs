@@ -300,9 +300,18 @@ impl<'a> Rewrite<'a> {
         self.seen.push("D3");
     }
 
-    /// A request that can't be equipped: the client is told, the id goes.
+    /// A request that can't be equipped: the client is told, the id goes. The original destroys it
+    /// if it finds no memory for private data, but before the event is acknowledged.
     fn d4(&mut self, api: usize) {
         let call = self.call(api);
+        if let (Some(0), Some(destroyed), Some(ack)) = (
+            call.find("rdma_get_cm_event"),
+            call.find("rdma_destroy_id"),
+            call.find("rdma_ack_cm_event"),
+        ) && destroyed < ack
+        {
+            call.lines.remove(destroyed);
+        }
         let (Some(0), Some(ack)) = (
             call.find("rdma_get_cm_event"),
             call.find("rdma_ack_cm_event"),
@@ -390,9 +399,9 @@ impl<'a> Rewrite<'a> {
         }
     }
 
-    /// A flush by a read stays inside the region, whose end is at 0x10001000.
+    /// A flush by a read stays inside the region, of which there are two in the scenarios.
     fn d7(&mut self, api: usize) {
-        const END: u64 = 0x10001000;
+        const ENDS: [u64; 2] = [0x1000_1000, 0x8000_0004_1000_0003];
         let call = &mut self.trace.calls[api];
         if !call.is("rpma_flush") {
             return;
@@ -402,8 +411,9 @@ impl<'a> Rewrite<'a> {
                 continue;
             };
             let to = u64::from_str_radix(to.split(',').next().unwrap(), 16).unwrap();
-            let rest = END.saturating_sub(to);
-            if line.contains("RDMA_READ") && (1..8).contains(&rest) {
+            let rests = ENDS.map(|end| end.saturating_sub(to));
+            let rest = rests.into_iter().find(|rest| (1..8).contains(rest));
+            if let (true, Some(rest)) = (line.contains("RDMA_READ"), rest) {
                 assert!(line.contains(", length 8,"), "{line}");
                 *line = line.replace(", length 8,", &format!(", length {rest},"));
                 self.seen.push("D7");
