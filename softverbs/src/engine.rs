@@ -5,13 +5,14 @@
 
 use crate::objects::endpoint::{Endpoint, Timer};
 use crate::objects::lock;
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use crate::objects::endpoint::{LOOKS_OF_TRUST, MOST_PATIENCE, PATIENCE};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
 use std::cell::UnsafeCell;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What the engine is to tell of a link.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -25,6 +26,14 @@ struct Engine {
     wake: OwnedFd,
     endpoints: RwLock<HashMap<u64, Arc<Endpoint>>>,
     timers: Mutex<BinaryHeap<Due>>,
+    /// Endpoints that a polling program looks after itself for now.
+    leased: Mutex<Vec<Arc<Endpoint>>>,
+    /// How often programs have turned the wheel.
+    turns: AtomicU32,
+    /// The thread leaves all links to them.
+    away: AtomicBool,
+    /// Endpoints whose acknowledgement may go with the program's answer, if that comes soon.
+    held: Mutex<Vec<Arc<Endpoint>>>,
     /// Descriptors that a child process must not keep.
     fds: Mutex<BTreeSet<RawFd>>,
 }
@@ -56,6 +65,10 @@ impl Eq for Due {}
 /// The token of the waker; endpoints count from 1.
 const WAKE: u64 = 0;
 const EVENTS: usize = 64;
+/// How often it is looked whether those who look after endpoints themselves still do.
+const LEASE_TIME: Duration = Duration::from_millis(1);
+/// So long an acknowledgement waits for something to go with.
+const HELD_TIME: Duration = Duration::from_micros(50);
 
 static ENGINE: AtomicPtr<Engine> = AtomicPtr::new(std::ptr::null_mut());
 static GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -117,6 +130,10 @@ impl Engine {
             wake,
             endpoints: RwLock::default(),
             timers: Mutex::default(),
+            leased: Mutex::default(),
+            turns: AtomicU32::new(0),
+            away: AtomicBool::new(false),
+            held: Mutex::default(),
             fds: Mutex::new(fds),
         }
     }
@@ -140,24 +157,87 @@ impl Engine {
 
     fn run(&self) {
         ask_for_short_slices();
+        let mut next_look = Instant::now();
+        let (mut turns, mut patience) = (0, PATIENCE);
         loop {
-            let timeout = self.run_timers();
-            self.wait(timeout.as_ref());
+            let mut timeout = self.run_timers();
+            let mut at_most = |time: Duration| {
+                if timeout.is_none_or(|timeout| timeout > time) {
+                    timeout = Some(time);
+                }
+            };
+            if !lock(&self.leased).is_empty() {
+                let now = Instant::now();
+                if now >= next_look {
+                    next_look = now + LEASE_TIME;
+                    self.look_after_leases();
+                }
+                at_most(next_look - now);
+            }
+            let held = !lock(&self.held).is_empty();
+            if held {
+                at_most(HELD_TIME);
+            }
+            let came = self.wait(timeout);
+            let now = self.turns.load(Ordering::Relaxed);
+            if came && now.wrapping_sub(turns) >= patience {
+                self.stay_away(&mut patience);
+            }
+            turns = self.turns.load(Ordering::Relaxed);
+            if held && !came {
+                for endpoint in std::mem::take(&mut *lock(&self.held)) {
+                    endpoint.release_ack();
+                }
+            }
         }
     }
 
+    /// Leaves the links to programs that turn the wheel themselves, as long as that goes on.
+    fn stay_away(&self, patience: &mut u32) {
+        self.away.store(true, Ordering::SeqCst);
+        let mut turns = self.turns.load(Ordering::Relaxed);
+        let mut looks = 0;
+        while self.away.load(Ordering::SeqCst) {
+            let time = rustix::event::Timespec {
+                tv_sec: 0,
+                tv_nsec: LEASE_TIME.subsec_nanos().into(),
+            };
+            let mut wake = [PollFd::new(&self.wake, PollFlags::IN)];
+            let _ = poll(&mut wake, Some(&time));
+            self.run_timers();
+            let now = self.turns.load(Ordering::Relaxed);
+            if now == turns {
+                self.away.store(false, Ordering::SeqCst);
+                if self.wait(Some(Duration::ZERO)) {
+                    *patience = (*patience * 8).min(MOST_PATIENCE);
+                }
+                return;
+            }
+            turns = now;
+            looks += 1;
+            if looks == LOOKS_OF_TRUST {
+                *patience = PATIENCE;
+            }
+        }
+    }
+
+    fn look_after_leases(&self) {
+        let leased = std::mem::take(&mut *lock(&self.leased));
+        let kept: Vec<_> = leased
+            .into_iter()
+            .filter(|endpoint| endpoint.keeps_lease())
+            .collect();
+        lock(&self.leased).extend(kept);
+    }
+
     /// Runs what is due, and says how long there is until the next.
-    fn run_timers(&self) -> Option<rustix::event::Timespec> {
+    fn run_timers(&self) -> Option<Duration> {
         loop {
             let mut timers = lock(&self.timers);
             let now = Instant::now();
             let next = timers.peek()?.at;
             if next > now {
-                let left = next - now;
-                return Some(rustix::event::Timespec {
-                    tv_sec: left.as_secs() as i64,
-                    tv_nsec: left.subsec_nanos().into(),
-                });
+                return Some(next - now);
             }
             let due = timers.pop()?;
             drop(timers);
@@ -167,12 +247,17 @@ impl Engine {
         }
     }
 
-    /// Waits for links, and deals with what they have.
-    fn wait(&self, timeout: Option<&rustix::event::Timespec>) {
+    /// Waits for links, and deals with what they have; says whether there was something.
+    fn wait(&self, timeout: Option<Duration>) -> bool {
+        let timeout = timeout.map(|time| rustix::event::Timespec {
+            tv_sec: time.as_secs() as i64,
+            tv_nsec: time.subsec_nanos().into(),
+        });
         let mut events = [const { std::mem::MaybeUninit::uninit() }; EVENTS];
-        let Ok((events, _)) = epoll::wait(&self.epoll, &mut events, timeout) else {
-            return;
+        let Ok((events, _)) = epoll::wait(&self.epoll, &mut events, timeout.as_ref()) else {
+            return false;
         };
+        let came = !events.is_empty();
         for event in events {
             let token = event.data.u64();
             if token == WAKE {
@@ -187,6 +272,7 @@ impl Engine {
                 endpoint.ready(flags.contains(E::IN) || ended, flags.contains(E::OUT) || ended);
             }
         }
+        came
     }
 }
 
@@ -239,6 +325,17 @@ pub fn add(fd: BorrowedFd<'_>, endpoint: Arc<Endpoint>, interest: Interest) {
     let _ = epoll::add(&engine.epoll, fd, data, flags(interest));
 }
 
+/// Stops watching for a while.
+pub fn suspend(fd: BorrowedFd<'_>) {
+    let _ = epoll::delete(&engine().epoll, fd);
+}
+
+/// Watches again.
+pub fn resume(fd: BorrowedFd<'_>, token: u64, interest: Interest) {
+    let data = epoll::EventData::new_u64(token);
+    let _ = epoll::add(&engine().epoll, fd, data, flags(interest));
+}
+
 pub fn change(fd: BorrowedFd<'_>, token: u64, interest: Interest) {
     let data = epoll::EventData::new_u64(token);
     let _ = epoll::modify(&engine().epoll, fd, data, flags(interest));
@@ -278,7 +375,32 @@ pub fn at(at: Instant, endpoint: Weak<Endpoint>, timer: Timer) {
 
 /// Deals with what has come for any link, here and now, without waiting.
 pub fn turn() {
-    engine().wait(Some(&rustix::event::Timespec::default()));
+    let engine = engine();
+    engine.turns.fetch_add(1, Ordering::Relaxed);
+    engine.wait(Some(Duration::ZERO));
+}
+
+/// Who turned the wheel will wait: the thread is to be there for all links.
+pub fn end_turns() {
+    let engine = engine();
+    if engine.away.swap(false, Ordering::SeqCst) {
+        let _ = rustix::io::write(&engine.wake, &1u64.to_ne_bytes());
+    }
+}
+
+/// Leaves an endpoint to who polls it, as long as that goes on.
+pub fn lease(endpoint: Arc<Endpoint>) {
+    let engine = engine();
+    let mut leased = lock(&engine.leased);
+    leased.push(endpoint);
+    if leased.len() == 1 {
+        let _ = rustix::io::write(&engine.wake, &1u64.to_ne_bytes());
+    }
+}
+
+/// Notes that an endpoint owes an acknowledgement. Only for the engine's own thread.
+pub fn hold(endpoint: Arc<Endpoint>) {
+    lock(&engine().held).push(endpoint);
 }
 
 // A child process has no thread of the engine, and must not keep the links open: the other sides

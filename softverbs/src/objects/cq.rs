@@ -144,6 +144,15 @@ impl Cq {
         if ring.armed != Armed::All {
             ring.armed = armed;
         }
+        drop(ring);
+        // Who asks for an event will not poll until it comes.
+        let sources = lock(&self.sources);
+        for source in sources.iter() {
+            source.end_lease();
+        }
+        if sources.len() > ASKED_SINGLY {
+            engine::end_turns();
+        }
     }
 
     fn take(&self, out: *mut ibv_wc, n: usize) -> usize {

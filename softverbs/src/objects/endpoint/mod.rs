@@ -18,7 +18,7 @@ use crate::link::{Link, Tcp, TcpListener};
 use rdma_sys::{ibv_qp_state, rdma_cm_event_type, rdma_cm_id};
 use receive::Receiver;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 use transmit::Transmitter;
@@ -87,11 +87,43 @@ pub struct Endpoint {
     state: Mutex<State>,
     /// The program's id.
     pub handle: AtomicPtr<rdma_cm_id>,
+    /// How often a program asked whether something has come.
+    polls: AtomicU32,
     /// Events that the program got and has not acknowledged.
     pub handed: Handed,
     /// Connections that wait to be accepted, of a listener.
     waiting: AtomicUsize,
 }
+
+/// Whether a program that polls has the link to itself.
+struct Lease {
+    held: bool,
+    /// How often it has polled in vain without.
+    in_vain: u32,
+    /// How often it has to, to get it.
+    patience: u32,
+    /// How often it had polled when that was last looked at, and how often that was.
+    polls: u32,
+    looks: u32,
+}
+
+impl Default for Lease {
+    fn default() -> Self {
+        Lease {
+            held: false,
+            in_vain: 0,
+            patience: PATIENCE,
+            polls: 0,
+            looks: 0,
+        }
+    }
+}
+
+/// How often it takes to poll in vain to be left alone, at first and at most.
+pub const PATIENCE: u32 = 64;
+pub const MOST_PATIENCE: u32 = 1 << 24;
+/// Who has kept a lease for so many looks may have the next one as easily as the first.
+pub const LOOKS_OF_TRUST: u32 = 256;
 
 pub struct State {
     pub phase: Phase,
@@ -121,6 +153,9 @@ pub struct State {
     peer_failed: bool,
     /// The program has no id for it any more.
     abandoned: bool,
+    lease: Lease,
+    /// An acknowledgement waits for something to go with.
+    ack_held: bool,
     /// What the engine waits for.
     interest: Interest,
     registered: bool,
@@ -155,11 +190,14 @@ impl Endpoint {
                 program_moves_qp: false,
                 peer_failed: false,
                 abandoned: false,
+                lease: Lease::default(),
+                ack_held: false,
                 interest: Interest::default(),
                 registered: false,
                 deadlines: [None; TIMERS],
             }),
             handle: AtomicPtr::default(),
+            polls: AtomicU32::new(0),
             handed: Handed::default(),
             waiting: AtomicUsize::new(0),
         })
@@ -188,7 +226,10 @@ impl Endpoint {
                 if readable {
                     state.receive(self);
                 }
-                if readable || writable {
+                if readable && state.may_hold_ack() {
+                    state.ack_held = true;
+                    engine::hold(self.arc());
+                } else if readable || writable {
                     state.pump(self);
                 }
             }
@@ -196,13 +237,76 @@ impl Endpoint {
         state.watch(self);
     }
 
-    /// Deals with what the link has, if nobody is about to.
+    /// Deals with what the link has, if nobody is about to: for who polls.
+    ///
+    /// Who goes on polling in vain is left alone with the link, so that the engine's thread is not
+    /// woken for what is dealt with here.
     pub fn try_progress(&self) {
+        self.polls.fetch_add(1, Ordering::Relaxed);
         let Ok(mut state) = self.state.try_lock() else {
             return;
         };
-        if state.link.is_some() && state.phase != Phase::Connecting {
-            state.receive(self);
+        if state.link.is_none() || state.phase == Phase::Connecting {
+            return;
+        }
+        let came = state.receive(self);
+        if came && state.lease.held && state.may_hold_ack() {
+            state.ack_held = true;
+        } else {
+            state.pump(self);
+        }
+        if !came && !state.lease.held {
+            state.lease.in_vain += 1;
+            if state.lease.in_vain >= state.lease.patience {
+                state.lease.held = true;
+                state.lease.looks = 0;
+                engine::lease(self.arc());
+            }
+        }
+        state.watch(self);
+    }
+
+    /// Whether a program still looks after the link itself. If not, the engine does from now on.
+    pub fn keeps_lease(&self) -> bool {
+        let polls = self.polls.load(Ordering::Relaxed);
+        let mut state = self.lock();
+        let lease = &mut state.lease;
+        if !lease.held {
+            return false;
+        }
+        if polls != lease.polls {
+            lease.polls = polls;
+            lease.looks += 1;
+            if lease.looks == LOOKS_OF_TRUST {
+                lease.patience = PATIENCE;
+            }
+        } else {
+            lease.held = false;
+            lease.in_vain = 0;
+            // It was missed: the program looks at its memory, say, and polls only now and then.
+            if state.receive(self) {
+                let lease = &mut state.lease;
+                lease.patience = (lease.patience * 8).min(MOST_PATIENCE);
+            }
+        }
+        state.pump(self);
+        state.watch(self);
+        state.lease.held
+    }
+
+    /// The program will wait: the engine is to look after the link.
+    pub fn end_lease(&self) {
+        let mut state = self.lock();
+        state.lease.in_vain = 0;
+        if std::mem::take(&mut state.lease.held) {
+            state.watch(self);
+        }
+    }
+
+    /// Nothing has come for an acknowledgement to go with.
+    pub fn release_ack(&self) {
+        let mut state = self.lock();
+        if std::mem::take(&mut state.ack_held) {
             state.pump(self);
             state.watch(self);
         }
@@ -303,7 +407,7 @@ impl State {
         }
         let (read, write) = match self.phase {
             Phase::Connecting => (false, true),
-            _ => (!self.rx.paused, self.tx.blocked),
+            _ => (!self.rx.paused && !self.lease.held, self.tx.blocked),
         };
         let interest = Interest { read, write };
         let fd = match (&self.listener, &self.link) {
@@ -314,16 +418,19 @@ impl State {
         if interest == self.interest && self.registered {
             return;
         }
-        if !read && !write {
-            if self.registered {
-                engine::remove(fd, endpoint.token);
-                self.registered = false;
-            }
-        } else if self.registered {
-            engine::change(fd, endpoint.token, interest);
-        } else {
+        let (before, now) = (self.interest != Interest::default(), read || write);
+        if !self.registered {
             engine::add(fd, endpoint.arc(), interest);
+            if !now {
+                engine::suspend(fd);
+            }
             self.registered = true;
+        } else if before && now {
+            engine::change(fd, endpoint.token, interest);
+        } else if now {
+            engine::resume(fd, endpoint.token, interest);
+        } else {
+            engine::suspend(fd);
         }
         self.interest = interest;
     }

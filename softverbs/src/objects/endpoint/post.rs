@@ -131,6 +131,7 @@ impl<'a> Batch<'a> {
         {
             qp.flush();
         }
+        state.answered_by_program();
         state.pump(self.endpoint);
         state.dead_end(self.endpoint);
         state.watch(self.endpoint);

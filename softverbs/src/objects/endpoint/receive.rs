@@ -19,6 +19,8 @@ const DIRECT: usize = 4 * 1024;
 /// So much comes at most in one turn, so that others get theirs.
 const TURN: usize = 1024 * 1024;
 const PIECES: usize = 16;
+/// After so many messages, each answered by the program before the next, it is expected to go on.
+const TURNS_OF_TRUST: u32 = 8;
 /// A request that may not be sent again waits so long for a receive: over a fabric it would have
 /// taken some time to come, and programs are used to that.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -58,6 +60,10 @@ pub struct Receiver {
     expected: u32,
     /// A message found no receive: it comes again, and all that comes before is dropped.
     dropping: bool,
+    /// A message has come since the program posted something ...
+    unanswered: bool,
+    /// ... and that has been so in turn for so many times.
+    turns: u32,
     /// The other side is to be told of a receive.
     pub owes_ready: bool,
     /// Nothing is to be taken from the link for now.
@@ -110,26 +116,43 @@ impl Receiver {
 }
 
 impl State {
-    /// Takes what has come from the link, and deals with it.
-    pub fn receive(&mut self, endpoint: &Endpoint) {
+    /// Takes what has come from the link, and deals with it; says whether there was something.
+    pub fn receive(&mut self, endpoint: &Endpoint) -> bool {
         let mut turn = TURN;
         while !self.rx.paused && self.link.is_some() && turn > 0 {
             let (asked, result) = self.take();
             match result {
-                Ok(0) => return self.lost(endpoint),
-                Ok(n) => {
+                Ok(n) if n > 0 => {
                     turn = turn.saturating_sub(n);
                     if self.consume(endpoint).is_err() {
-                        return self.lost(endpoint);
+                        self.lost(endpoint);
                     }
                     if n < asked {
-                        return;
+                        return true;
                     }
                 }
-                Err(ErrorKind::WouldBlock) => return,
+                Err(ErrorKind::WouldBlock) => break,
                 Err(ErrorKind::Interrupted) => {}
-                Err(_) => return self.lost(endpoint),
+                Ok(_) | Err(_) => {
+                    self.lost(endpoint);
+                    return true;
+                }
             }
+        }
+        turn < TURN
+    }
+
+    /// Whether an acknowledgement, and nothing else, is due to a side that is used to get it with
+    /// an answer of the program.
+    pub fn may_hold_ack(&self) -> bool {
+        self.rx.turns >= TURNS_OF_TRUST && self.tx.owes_only_ack() && !self.ack_held
+    }
+
+    /// The program has posted something.
+    pub fn answered_by_program(&mut self) {
+        self.ack_held = false;
+        if std::mem::take(&mut self.rx.unanswered) {
+            self.rx.turns = self.rx.turns.saturating_add(1);
         }
     }
 
@@ -330,6 +353,9 @@ impl State {
 
     /// The message that is expected has been carried out.
     fn executed(&mut self) {
+        if std::mem::replace(&mut self.rx.unanswered, true) {
+            self.rx.turns = 0;
+        }
         self.tx.acknowledge(self.rx.expected);
         self.rx.expected = self.rx.expected.wrapping_add(1);
     }

@@ -74,6 +74,16 @@ impl Transmitter {
             || !self.responses.is_empty()
     }
 
+    /// Whether there is nothing to be said but that messages were carried out.
+    pub fn owes_only_ack(&self) -> bool {
+        self.ack.is_some()
+            && self.out.is_empty()
+            && self.bulk.is_none()
+            && self.control.is_empty()
+            && !self.ready_again
+            && self.responses.is_empty()
+    }
+
     pub fn control(&mut self, frame: Frame) {
         self.control.push_back(frame);
     }
@@ -150,6 +160,7 @@ impl State {
         if self.phase == Phase::Connecting {
             return;
         }
+        self.ack_held = false;
         let mut left = TURN;
         loop {
             self.tell_failed();
