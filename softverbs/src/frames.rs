@@ -3,6 +3,7 @@
 //! A frame is a header of [`HEADER`] bytes, fields whose number its kind fixes, and a payload. All
 //! numbers are little endian. Nothing here touches memory but the slices it is given, and whatever
 //! bytes come, [`decode`] gives a frame whose lengths are within bounds or says that they are none.
+#![forbid(unsafe_code)]
 
 /// Bytes that every frame begins with: length of the rest (4), kind (1), flags (1), code (2).
 pub const HEADER: usize = 8;
@@ -461,6 +462,12 @@ pub fn decode(bytes: &[u8]) -> Result<Option<Decoded>, Malformed> {
         ACK | NAK | NOT_READY => (4, 0),
         _ => return Err(Malformed),
     };
+    // What means nothing in a kind is nothing, so that there is one form of each frame.
+    let has_flags = matches!(kind, SEND | WRITE | ATOMIC_WRITE | FLUSH | DATA);
+    let has_code = matches!(kind, REQUEST | REPLY | REJECT | FLUSH | NAK | NOT_READY);
+    if !(has_flags || flags.is_empty()) || !(has_code || code == 0) {
+        return Err(Malformed);
+    }
     let payload = rest.checked_sub(fields).ok_or(Malformed)?;
     if payload > segment || HEADER + fields > MAX_FIELDS {
         return Err(Malformed);
