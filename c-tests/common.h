@@ -111,7 +111,7 @@ static inline const char *hex(const void *bytes, size_t n)
 SHARED struct {
 	int count;
 	int level[LOG_LINES];
-	bool whole[LOG_LINES]; /* file, function and the ending newline were there */
+	bool whole[LOG_LINES]; /* file, a function's name and the ending newline were there */
 	char text[LOG_LINES][512];
 } logged;
 
@@ -140,7 +140,8 @@ static inline void log_capture(enum rpma_log_level level, const char *file, cons
 		return;
 	logged.level[i] = level;
 	logged.whole[i] = file != NULL && *file != '\0' && line > 0 && function != NULL &&
-			*function != '\0' && n > 0 && format[n - 1] == '\n';
+			*function != '\0' && strpbrk(function, "{}<>: ") == NULL && n > 0 &&
+			format[n - 1] == '\n';
 	va_start(args, format);
 	vsnprintf(logged.text[i], sizeof(logged.text[i]), format, args);
 	va_end(args);

@@ -34,14 +34,15 @@ pub type Function = unsafe extern "C" fn(
     ...
 );
 
-/// A message longer than this, its newline included, is cut.
+/// A message longer than this, its newline included, is cut, unless it is of C strings and
+/// for a program's own function.
 const MESSAGE_MAX: usize = 1023;
 
 static THRESHOLD: AtomicI32 = AtomicI32::new(Level::Warning as i32);
 static THRESHOLD_AUX: AtomicI32 = AtomicI32::new(-1);
 /// NULL stands for the function built in.
 static FUNCTION: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-/// False once the library is unloaded.
+/// False once the library is unloaded, until a function is set again.
 static OPEN: AtomicBool = AtomicBool::new(true);
 
 pub fn threshold(aux: bool) -> &'static AtomicI32 {
@@ -51,6 +52,7 @@ pub fn threshold(aux: bool) -> &'static AtomicI32 {
 pub fn set_function(function: Option<Function>) {
     let function = function.map_or(ptr::null_mut(), |f| f as *mut c_void);
     FUNCTION.store(function, Relaxed);
+    OPEN.store(true, Relaxed);
 }
 
 #[inline(always)]
@@ -58,58 +60,99 @@ pub fn enabled(level: Level) -> bool {
     level as i32 <= THRESHOLD.load(Relaxed)
 }
 
+/// What a message says of itself.
+pub struct Origin {
+    pub level: Level,
+    pub file: &'static CStr,
+    pub line: u32,
+    /// The path of an item within the function.
+    pub function: &'static str,
+}
+
+macro_rules! origin {
+    ($level:ident) => {{
+        fn here() {}
+        $crate::log::Origin {
+            level: $crate::log::Level::$level,
+            // SAFETY: the one NUL is at the end, since no path has any.
+            file: unsafe {
+                ::std::ffi::CStr::from_bytes_with_nul_unchecked(concat!(file!(), "\0").as_bytes())
+            },
+            line: line!(),
+            function: ::std::any::type_name_of_val(&here),
+        }
+    }};
+}
+
 /// Logs a message, formatted as by [`format!`], if its level passes the threshold.
 macro_rules! log {
     ($level:ident, $($message:tt)+) => {
         if $crate::log::enabled($crate::log::Level::$level) {
-            fn here() {}
-            $crate::log::emit(
-                $crate::log::Level::$level,
-                // SAFETY: the one NUL is at the end, since no path has any.
-                unsafe {
-                    ::std::ffi::CStr::from_bytes_with_nul_unchecked(
-                        concat!(file!(), "\0").as_bytes(),
-                    )
-                },
-                line!(),
-                ::std::any::type_name_of_val(&here),
-                format_args!($($message)+),
-            )
+            $crate::log::emit(origin!($level), format_args!($($message)+))
+        }
+    };
+}
+
+/// Logs two C strings, whatever bytes they have and however many, in a format of C.
+macro_rules! log_strings {
+    ($level:ident, $format:literal, $first:expr, $second:expr) => {
+        if $crate::log::enabled($crate::log::Level::$level) {
+            $crate::log::emit_strings(origin!($level), $format, [$first, $second])
         }
     };
 }
 
 #[cold]
 #[inline(never)]
-pub fn emit(level: Level, file: &CStr, line: u32, function: &str, message: fmt::Arguments) {
+pub fn emit(origin: Origin, message: fmt::Arguments) {
+    let mut text = Text::<{ MESSAGE_MAX + 1 }>::new();
+    // An error only says that the message was cut.
+    let _ = text.write_fmt(message);
+    emit_strings(origin, c"%s\n", [text.as_c_str(), c""]);
+}
+
+/// `format` takes the strings, or the first of them.
+#[cold]
+#[inline(never)]
+pub fn emit_strings(origin: Origin, format: &CStr, strings: [&CStr; 2]) {
     if !OPEN.load(Relaxed) {
         return;
     }
+    let Origin {
+        level,
+        file,
+        line,
+        function,
+    } = origin;
     // Of "rpma::core::mr::MrLocal::register::{{closure}}::here", "register".
     let mut path = function.rsplit("::").skip(1);
     let function = path.find(|part| !part.starts_with('{')).unwrap_or(function);
     let mut name = Text::<64>::new();
     let _ = name.write_str(function);
-    let mut text = Text::<{ MESSAGE_MAX + 1 }>::new();
-    // An error only says that the message was cut.
-    let _ = text.write_fmt(message);
 
+    let (format, [first, second]) = (format.as_ptr(), strings.map(CStr::as_ptr));
     let custom = FUNCTION.load(Relaxed);
     if custom.is_null() {
-        let _ = text.write_str("\n");
-        emit_default(level, file, line, name.as_c_str(), text.as_c_str());
+        let mut text = [0u8; MESSAGE_MAX + 1];
+        // SAFETY: it is told the size of the buffer, and leaves a NUL within it; the strings
+        // are as many as the format takes, or more.
+        unsafe { libc::snprintf(text.as_mut_ptr().cast(), text.len(), format, first, second) };
+        let text = CStr::from_bytes_until_nul(&text).unwrap_or_default();
+        emit_default(level, file, line, name.as_c_str(), text);
     } else {
         // SAFETY: a non-NULL pointer came from `set_function`; all arguments are
-        // C strings that live until it returns, and the format takes the one string.
+        // C strings that live until it returns, as many as the format takes, or more.
         unsafe {
             let custom = std::mem::transmute::<*mut c_void, Function>(custom);
+            let (file, name) = (file.as_ptr(), name.as_c_str().as_ptr());
             custom(
                 level as c_int,
-                file.as_ptr(),
+                file,
                 line as c_int,
-                name.as_c_str().as_ptr(),
-                c"%s\n".as_ptr(),
-                text.as_c_str().as_ptr(),
+                name,
+                format,
+                first,
+                second,
             );
         }
     }

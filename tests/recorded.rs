@@ -33,13 +33,14 @@ const RECORDER: [&str; 4] = [
 ];
 
 /// The sources of the scenarios.
-const RECORDED: [&str; 7] = [
+const RECORDED: [&str; 8] = [
     "recorded/recorded.c",
     "recorded/scenarios.c",
     "recorded/setup.c",
     "recorded/peers.c",
     "recorded/connections.c",
     "recorded/operations.c",
+    "recorded/logs.c",
     "recorded/differences.c",
 ];
 

@@ -52,9 +52,14 @@ void openlog(const char *ident, int option, int facility)
 	syslog_seen.facility = facility;
 }
 
+static void after_unload(void);
+
 void closelog(void)
 {
 	show("closelog", "called");
+	/* What is registered while the libraries are unloaded runs when they are, the code still there. */
+	if (atexit(after_unload) != 0)
+		FAIL("atexit");
 }
 
 void vsyslog(int priority, const char *format, va_list args)
@@ -103,11 +108,22 @@ void __syslog_chk(int priority, int flag, const char *format, ...)
 /* ---- stderr ---- */
 
 static int real_stderr, pipe_end;
+static long long caught_since;
+
+/* In microseconds. */
+static long long clock_now(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	return now.tv_sec * 1000000LL + now.tv_nsec / 1000;
+}
 
 static void catch_stderr(void)
 {
 	int ends[2];
 
+	caught_since = clock_now();
 	fflush(stderr);
 	real_stderr = dup(2);
 	if (real_stderr < 0 || pipe(ends) != 0 || dup2(ends[1], 2) != 2)
@@ -118,6 +134,7 @@ static void catch_stderr(void)
 
 static void show_stderr(void)
 {
+	long long until = clock_now(), when;
 	char text[8192];
 	size_t n = 0;
 	ssize_t got;
@@ -145,8 +162,9 @@ static void show_stderr(void)
 				"\\.[0-9]{6} \\[[0-9]+\\] ");
 		rest = strptime(copy, "%b %d %H:%M:%S", &tm);
 		tm.tm_isdst = -1;
+		when = mktime(&tm) * 1000000LL + (rest != NULL ? atol(rest + 1) : 0);
 		show("stderr", "time %s, thread %s",
-			rest != NULL && labs(mktime(&tm) - now) <= 60 ? "now" : copy,
+			rest != NULL && when >= caught_since && when <= until ? "now" : copy,
 			strstr(copy, tid) != NULL ? "mine" : copy);
 	}
 }
@@ -271,6 +289,16 @@ static void long_message(void)
 	catch_stderr();
 	TRY(rpma_conn_req_new(DUMMY, name, "1", NULL, OUT));
 	show_stderr();
+}
+
+/* The program is about to end, and so is the library: nothing is logged unless that is asked for. */
+static void after_unload(void)
+{
+	rpma_log_set_threshold(RPMA_LOG_THRESHOLD_AUX, RPMA_LOG_DISABLED);
+	log_each();
+	TRY(rpma_log_set_function(RPMA_LOG_USE_DEFAULT_FUNCTION));
+	log_each();
+	fflush(stdout);
 }
 
 static const struct test_case cases[] = {

@@ -30,6 +30,7 @@ run_function utils, objects, peer, mr, usages, srq;
 run_function ep, other_events, incoming, accepted, accepted_plain, outgoing, requested, accept_much,
 		request_much, bad_connects, events, waiting;
 run_function ops, bad_ops, values, flushes;
+run_function announcements, levels;
 run_function no_device_to_request, no_device_to_accept, long_ops, end_flushes, unknown_flushes,
 		advice_on_nothing;
 

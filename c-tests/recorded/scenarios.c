@@ -103,6 +103,8 @@ const struct scenario scenarios[] = {
 	ANY_DEVICE("bad_ops", bad_ops, NULL, false),
 	ANY_DEVICE("values", values, NULL, true),
 	ANY_DEVICE("flushes", flushes, NULL, false),
+	{"announcements", announcements, "", NULL, true},
+	{"levels", levels, "", NULL, true},
 	{"no_device_to_request", no_device_to_request, "", NULL, false},
 	{"no_device_to_accept", no_device_to_accept, "", NULL, false},
 	{"long_ops", long_ops, "", NULL, false},

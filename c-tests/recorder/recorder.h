@@ -52,6 +52,7 @@ struct fault_point {
  *   no-advice, no-query
  *                    the table of extended functions ends before the one that advises, or queries
  *   none             there is no device behind any address
+ *   no-pages         the system does not tell how long a page is
  *   quiet            nothing is written down, so that threads have nothing in common here; every
  *                    call works, and there is always another event of each kind
  */

@@ -161,8 +161,7 @@ impl ConnReq {
 
     /// Says in the log where it goes.
     pub fn announce(addr: &CStr, port: &CStr) {
-        let (addr, port) = (Shown(addr), Shown(port));
-        log!(Notice, "Requesting a connection to {addr}:{port}");
+        log_strings!(Notice, c"Requesting a connection to %s:%s\n", addr, port);
     }
 
     /// # Safety

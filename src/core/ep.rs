@@ -1,5 +1,5 @@
 use super::conn_req::Equipment;
-use super::device::{Shown, bind, lookup};
+use super::device::{bind, lookup};
 use super::error::{Steps, failed, room};
 use super::{ConnCfg, ConnReq, Error, Peer, PrivateData, Result};
 use crate::verbs::{CmEvent, CmId, Errno, EventChannel, EventKind, Resolve};
@@ -28,8 +28,12 @@ impl Ep {
 
     /// Says in the log that it listens.
     pub fn announce(addr: &CStr, port: &CStr) {
-        let (addr, port) = (Shown(addr), Shown(port));
-        log!(Notice, "Waiting for incoming connection on {addr}:{port}");
+        log_strings!(
+            Notice,
+            c"Waiting for incoming connection on %s:%s\n",
+            addr,
+            port
+        );
     }
 
     pub fn delete(self) -> Result<()> {
