@@ -17,6 +17,7 @@ use recorded::{
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::env;
 use std::fmt::Write;
+use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -55,7 +56,14 @@ fn build() -> PathBuf {
     symlink(release().join("librpma.so"), dir.join("librpma.so.0")).unwrap();
     let recorder = dir.join("librecorder.so");
     run(cc()
-        .args(["-g", "-O1", "-fPIC", "-shared", "-o"])
+        .args([
+            "-g",
+            "-O1",
+            "-fPIC",
+            "-shared",
+            "-Wl,-soname,librecorder.so",
+        ])
+        .arg("-o")
         .arg(&recorder)
         .args(RECORDER.map(c_tests)));
     for (program, sources) in [
@@ -220,6 +228,40 @@ fn calls() {
         |_| true,
         &recorded_rules::ALL,
     );
+}
+
+/// FLUSH is for a libibverbs that can post it: release 46 of rdma-core was the first, as its file
+/// name tells (D11).
+#[test]
+fn release_of_libibverbs() {
+    let dir = scratch("recorded-release");
+    let case = [Case::parse("accepted on flush\tclean")];
+    let made = |file: &str| {
+        let dir = dir.join(file);
+        fs::create_dir(&dir).unwrap();
+        fs::copy(built().join("librecorder.so"), dir.join(file)).unwrap();
+        symlink(file, dir.join("librecorder.so")).unwrap();
+        for name in ["recorded", "librpma.so.0"] {
+            symlink(built().join(name), dir.join(name)).unwrap();
+        }
+        let program = Program {
+            path: dir.join("recorded"),
+            library: dir,
+        };
+        let trace = program.run(&case);
+        let made = trace
+            .lines()
+            .find(|line| line.contains("rdma_create_qp_ex("));
+        made.unwrap_or_else(|| panic!("no QP:\n{trace}"))
+            .to_string()
+    };
+    for (file, ops) in [
+        ("libibverbs.so.1.14.45.0", "ops 0)"),
+        ("libibverbs.so.1.14.46.0", "ops 0x800)"),
+    ] {
+        let line = made(file);
+        assert!(line.contains(ops), "{file}: not {ops}: {line}");
+    }
 }
 
 /// The other release of the original: what differs is known. Native operations it has none, so all
@@ -409,9 +451,29 @@ fn threads() {
         "--suppressions={}",
         c_tests("recorded/atomics.supp").display()
     );
-    let mut command = valgrind(&["--tool=helgrind", &suppressions]);
-    ours.with_library(&mut command);
-    output(command.arg(&ours.path), "");
+    for device in ["quiet odp", "quiet odp flush atomic"] {
+        let mut command = valgrind(&["--tool=helgrind", &suppressions]);
+        ours.with_library(&mut command);
+        output(command.arg(&ours.path).arg(device), "");
+    }
+}
+
+/// That program leaves no function out.
+#[test]
+fn threads_call_all_functions() {
+    let read = |path: PathBuf| fs::read_to_string(path).unwrap();
+    let header = read(root().join("include/librpma.h"));
+    let program = read(c_tests("recorded/threads.c"));
+    let mut functions: Vec<_> = header
+        .lines()
+        .filter(|line| !line.starts_with([' ', '*', '/', '#', 't']))
+        .filter_map(|line| line[line.find("rpma_")?..].split_once('('))
+        .map(|(name, _)| name)
+        .filter(|name| name.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'_'))
+        .collect();
+    assert_eq!(functions.len(), 84, "{functions:?}");
+    functions.retain(|name| !program.contains(&format!("{name}(")));
+    assert_eq!(functions, [""; 0]);
 }
 
 /// The list of faults for the tests of these tests is kept up with the sources.

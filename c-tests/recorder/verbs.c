@@ -3,6 +3,7 @@
  */
 #include "internal.h"
 
+#include <pthread.h>
 #include <stdio.h>
 
 #undef ibv_reg_mr /* a macro around the function */
@@ -413,19 +414,31 @@ int ibv_destroy_srq(struct ibv_srq *srq)
 
 /* ---- the extended interface of a QP ---- */
 
+/* From the beginning of an operation to its end a QP is one thread's, as providers see to. */
+static pthread_mutex_t *lock_of(struct ibv_qp_ex *qp)
+{
+	return (pthread_mutex_t *)((char *)qp + QP_SIZE);
+}
+
 static void wr_start(struct ibv_qp_ex *qp)
 {
 	call("wr_start(%s)", name(QP, qp));
+	if (now.quiet)
+		pthread_mutex_lock(lock_of(qp));
 }
 
 static int wr_complete(struct ibv_qp_ex *qp)
 {
+	if (now.quiet)
+		pthread_mutex_unlock(lock_of(qp));
 	RETURNS("wr_complete", "(%s) = %s", name(QP, qp));
 }
 
 static void wr_abort(struct ibv_qp_ex *qp)
 {
 	call("wr_abort(%s)", name(QP, qp));
+	if (now.quiet)
+		pthread_mutex_unlock(lock_of(qp));
 }
 
 static void wr_atomic_write(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t addr, const void *data)
@@ -469,7 +482,8 @@ struct ibv_qp *make_qp(struct ibv_context *context, const struct ibv_qp_init_att
 		errno = EOPNOTSUPP;
 		return NULL;
 	}
-	qp = make(QP, QP_SIZE);
+	qp = make(QP, QP_SIZE + sizeof(pthread_mutex_t));
+	pthread_mutex_init(lock_of((struct ibv_qp_ex *)qp), NULL);
 	qp->qp_base.context = context;
 	qp->qp_base.qp_num = QP_NUM + (unsigned)number(QP, qp);
 	if (extended && !device_is("no-extension")) {

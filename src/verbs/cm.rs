@@ -387,3 +387,36 @@ impl fmt::Display for Addr<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Addr;
+    use std::mem::MaybeUninit;
+
+    /// An address of this family, of ones, and its port 7471.
+    fn shown(family: libc::c_int, at: std::ops::Range<usize>) -> String {
+        let mut raw = MaybeUninit::<libc::sockaddr_storage>::zeroed();
+        let bytes = raw.as_mut_ptr().cast::<u8>();
+        // SAFETY: within the structure, of which any bytes are a value.
+        let addr = unsafe {
+            bytes.cast::<libc::sa_family_t>().write(family as u16);
+            bytes.add(2).cast::<u16>().write(7471u16.to_be());
+            for at in at {
+                bytes.add(at).write(1);
+            }
+            raw.assume_init()
+        };
+        // SAFETY: alive.
+        unsafe { Addr::new(&addr) }.to_string()
+    }
+
+    #[test]
+    fn addresses_are_shown_with_their_ports() {
+        assert_eq!(shown(libc::AF_INET, 4..8), "1.1.1.1:7471");
+        assert_eq!(
+            shown(libc::AF_INET6, 8..24),
+            "[101:101:101:101:101:101:101:101]:7471"
+        );
+        assert_eq!(shown(libc::AF_UNSPEC, 0..0), "an unknown address");
+    }
+}
