@@ -140,7 +140,9 @@ static const char *send_text(const struct ibv_send_wr *wr)
 		[IBV_WR_RDMA_READ] = "RDMA_READ",
 	};
 	static char text[512];
-	bool imm = wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM || wr->opcode == IBV_WR_SEND_WITH_IMM;
+	/* There are providers that take immediate data along whatever the request is. */
+	bool imm = wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM || wr->opcode == IBV_WR_SEND_WITH_IMM ||
+			wr->imm_data != 0;
 	bool remote = wr->opcode != IBV_WR_SEND && wr->opcode != IBV_WR_SEND_WITH_IMM;
 	size_t n = (size_t)sprintf(text, "%s, wr_id %#lx, flags %#x, next %s",
 			wr->opcode < COUNT(names) && names[wr->opcode] ? names[wr->opcode] : "unknown",

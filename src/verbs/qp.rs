@@ -96,10 +96,10 @@ impl SendWr {
             (&raw mut (*wr).num_sge).write(sge.is_some().into());
             (&raw mut (*wr).opcode).write(opcode);
             (&raw mut (*wr).send_flags).write(flags.bits());
-            if let Some(imm) = imm {
-                let union = &raw mut (*wr).imm_data_invalidated_rkey_union;
-                (&raw mut (*union).imm_data).write(imm.to_be());
-            }
+            // 0 where it is of no use, since providers may copy it before they look at what the
+            // request is.
+            let union = &raw mut (*wr).imm_data_invalidated_rkey_union;
+            (&raw mut (*union).imm_data).write(imm.map_or(0, |imm| imm.to_be()));
             if let Some(Remote { addr, rkey }) = remote {
                 let rdma = &raw mut (*wr).wr.rdma;
                 (&raw mut (*rdma).remote_addr).write(addr);
