@@ -351,7 +351,12 @@ fn memory() {
             "{text}: something is left\n{trace}{}",
             again(text)
         );
-        let expected = &expected[&(case.scenario.clone(), Some(fault.point.api))];
+        let Some(expected) = expected.get(&(case.scenario.clone(), Some(fault.point.api))) else {
+            panic!(
+                "{text}: the original allocates nothing there{}",
+                again(text)
+            );
+        };
         let trace = Trace::parse(&without_count(trace)).to_string();
         let differences: Vec<_> = expected.iter().map(|e| difference(e, &trace)).collect();
         assert!(
