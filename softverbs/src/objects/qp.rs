@@ -161,6 +161,11 @@ impl Op {
         matches!(self, Op::Read { .. } | Op::Atomic { .. })
     }
 
+    /// Needs a receive of the other side.
+    pub fn takes_receive(&self) -> bool {
+        matches!(self, Op::Send { .. } | Op::Write { imm: Some(_), .. })
+    }
+
     /// What a fence waits for.
     pub fn holds_fence(&self) -> bool {
         self.is_read() || matches!(self, Op::Flush { .. } | Op::AtomicWrite { .. })
@@ -444,6 +449,7 @@ impl Qp {
         for wqe in self.sq.entries.range_mut(i.min(sent)..sent) {
             if wqe.op.is_read() {
                 self.sq.reads -= 1;
+                wqe.got = 0;
             }
         }
         self.sq.sent = self.sq.sent.min(i);

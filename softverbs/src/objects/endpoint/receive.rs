@@ -223,6 +223,10 @@ impl State {
                 if self.rx.paused {
                     return Ok(());
                 }
+                // Who makes this side say ever more, and does not listen, means no good.
+                if self.tx.is_overfull() {
+                    return Err(Malformed);
+                }
                 let Some((frame, used, payload)) = frames::decode(self.rx.buffered())? else {
                     return Ok(());
                 };
@@ -473,7 +477,7 @@ impl State {
                     return Ok(());
                 }
                 self.answered();
-                match self.atomic(at) {
+                match self.cell(at, Right::Atomic) {
                     Err(nak) => self.refuse(seq, nak),
                     Ok(hold) => {
                         // SAFETY: eight aligned bytes, mapped while they are held.
@@ -494,18 +498,18 @@ impl State {
                 if !self.serves() || !self.is_next(seq)? {
                     return Ok(());
                 }
-                if at.addr % 8 != 0 {
-                    self.answered();
-                    self.refuse(seq, Nak::InvalidRequest);
-                } else if let Some(hold) = self.remote(at, 8, Right::Write) {
-                    // SAFETY: eight aligned bytes, mapped while they are held.
-                    let cell = unsafe { AtomicU64::from_ptr(hold.ptr().cast()) };
-                    cell.store(u64::from_ne_bytes(value), Ordering::SeqCst);
-                    drop(hold);
-                    self.executed();
-                } else {
-                    self.answered();
-                    self.refuse(seq, Nak::AccessError);
+                match self.cell(at, Right::Write) {
+                    Ok(hold) => {
+                        // SAFETY: eight aligned bytes, mapped while they are held.
+                        let cell = unsafe { AtomicU64::from_ptr(hold.ptr().cast()) };
+                        cell.store(u64::from_ne_bytes(value), Ordering::SeqCst);
+                        drop(hold);
+                        self.executed();
+                    }
+                    Err(nak) => {
+                        self.answered();
+                        self.refuse(seq, nak);
+                    }
                 }
             }
             Frame::Flush {
@@ -575,6 +579,8 @@ impl State {
                     qp.rnr_paused = false;
                 }
             }
+            // Once is enough.
+            Frame::Failed if self.peer_failed => {}
             Frame::Failed => {
                 self.peer_failed = true;
                 self.set_timer(endpoint, Timer::PeerGone, PEER_GONE_TIME);
@@ -727,11 +733,12 @@ impl State {
         qp.init.domain.remote(at.rkey, at.addr, len, right).ok()
     }
 
-    fn atomic(&self, at: Remote) -> Result<Hold, Nak> {
+    /// Eight bytes that are accessed as one.
+    fn cell(&self, at: Remote, right: Right) -> Result<Hold, Nak> {
         if at.addr % 8 != 0 {
             return Err(Nak::InvalidRequest);
         }
-        let hold = self.remote(at, 8, Right::Atomic).ok_or(Nak::AccessError)?;
+        let hold = self.remote(at, 8, right).ok_or(Nak::AccessError)?;
         // A region may begin anywhere in memory while its addresses are aligned.
         if hold.ptr() as usize % 8 != 0 {
             return Err(Nak::InvalidRequest);
@@ -772,7 +779,10 @@ impl State {
         if qp.is_error() {
             return Ok(());
         }
-        qp.sq.begun(seq).ok_or(Malformed)?;
+        let (_, wqe) = qp.sq.begun(seq).ok_or(Malformed)?;
+        if !wqe.op.takes_receive() || wqe.outcome.is_some() {
+            return Err(Malformed);
+        }
         qp.acknowledge(seq.wrapping_sub(1)).map_err(|()| Malformed)?;
         qp.rewind(seq);
         qp.rnr_paused = true;

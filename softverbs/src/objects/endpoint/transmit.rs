@@ -13,6 +13,7 @@ use std::ptr;
 const OUT: usize = 32 * 1024;
 /// A payload up to so long is copied to where the frames are gathered.
 const COPIED: usize = 1024;
+const MOST_CONTROL: usize = 16;
 /// So much goes at most in one turn, so that others get theirs.
 const TURN: usize = 1024 * 1024;
 /// Pieces of memory in one call.
@@ -82,6 +83,12 @@ impl Transmitter {
             && self.control.is_empty()
             && !self.ready_again
             && self.responses.is_empty()
+    }
+
+    /// Whether more waits to be said than the other side can have brought about by honest means:
+    /// it hears one thing before it causes the next.
+    pub fn is_overfull(&self) -> bool {
+        self.control.len() > MOST_CONTROL
     }
 
     pub fn control(&mut self, frame: Frame) {
