@@ -2,8 +2,11 @@
 #![allow(dead_code, reason = "no test program uses all of it")]
 
 use std::env;
-use std::io::Write;
-use std::time::Instant;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// The number of the first case, if it is not said.
 const SEED: u64 = 20_240_229;
@@ -68,8 +71,8 @@ impl Cases {
         Some((seed, &mut self.rng))
     }
 
-    pub fn is_single(&self) -> bool {
-        self.end - self.first == 1
+    pub fn done(&self) -> u64 {
+        self.next - self.first
     }
 
     /// Says how much was done.
@@ -112,4 +115,70 @@ pub fn pick_u64(rng: &mut fastrand::Rng) -> u64 {
         2 => u64::MAX - u64::from(pick(rng)),
         _ => rng.u64(..),
     }
+}
+
+// ---- a process of its own ----
+
+const CHILD: &str = "SOFTVERBS_FUZZ_CHILD";
+const AT: &str = "at case ";
+/// No case takes nearly so long.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// Says in which case the process is, should it come to harm.
+pub fn at(seed: u64) {
+    let _ = writeln!(std::io::stdout(), "{AT}{seed}");
+}
+
+/// Does the work of a test in a process of its own, which may crash or hang.
+pub fn in_child(file: &str, test: &str, work: impl FnOnce()) {
+    if env::var_os(CHILD).is_some() {
+        // In whatever thread, a panic is the end.
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            before(info);
+            std::process::abort();
+        }));
+        return work();
+    }
+    let mut child = Command::new(env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env(CHILD, "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let (sender, receiver) = channel();
+    thread::spawn(move || {
+        for line in lines.map_while(Result::ok) {
+            let _ = sender.send(line);
+        }
+    });
+    let mut case = None;
+    let hangs = loop {
+        match receiver.recv_timeout(LONGEST) {
+            Ok(line) => {
+                if let Some(seed) = line.strip_prefix(AT) {
+                    case = seed.parse().ok();
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => break false,
+            Err(RecvTimeoutError::Timeout) => {
+                // It may be asked where it is: an abort leaves a core, or wakes a debugger.
+                // SAFETY: the child has not been waited for.
+                unsafe { libc::kill(child.id() as i32, libc::SIGABRT) };
+                break true;
+            }
+        }
+    };
+    let status = child.wait().unwrap();
+    if status.success() && !hangs {
+        return;
+    }
+    let how = if hangs { "hangs" } else { "fails" };
+    let run = case.map_or_else(
+        || format!("cargo test -p softverbs --test {file} -- --exact {test}"),
+        |seed| again(file, test, seed),
+    );
+    panic!("the program {how} ({status}); to run the last case again:\n{run}");
 }
