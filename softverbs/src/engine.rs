@@ -185,7 +185,9 @@ impl Engine {
             }
             turns = self.turns.load(Ordering::Relaxed);
             if held && !came {
-                for endpoint in std::mem::take(&mut *lock(&self.held)) {
+                // Its lock is not kept while others are taken.
+                let held = std::mem::take(&mut *lock(&self.held));
+                for endpoint in held {
                     endpoint.release_ack();
                 }
             }
