@@ -185,11 +185,7 @@ impl Engine {
             }
             turns = self.turns.load(Ordering::Relaxed);
             if held && !came {
-                // Its lock is not kept while others are taken.
-                let held = std::mem::take(&mut *lock(&self.held));
-                for endpoint in held {
-                    endpoint.release_ack();
-                }
+                self.release_held();
             }
         }
     }
@@ -207,6 +203,7 @@ impl Engine {
             let mut wake = [PollFd::new(&self.wake, PollFlags::IN)];
             let _ = poll(&mut wake, Some(&time));
             self.run_timers();
+            self.release_held();
             let now = self.turns.load(Ordering::Relaxed);
             if now == turns {
                 self.away.store(false, Ordering::SeqCst);
@@ -220,6 +217,15 @@ impl Engine {
             if looks == LOOKS_OF_TRUST {
                 *patience = PATIENCE;
             }
+        }
+    }
+
+    /// Sends acknowledgements for which no answer has come to go with.
+    fn release_held(&self) {
+        // Its lock is not kept while others are taken.
+        let held = std::mem::take(&mut *lock(&self.held));
+        for endpoint in held {
+            endpoint.release_ack();
         }
     }
 
@@ -379,7 +385,9 @@ pub fn at(at: Instant, endpoint: Weak<Endpoint>, timer: Timer) {
 pub fn turn() {
     let engine = engine();
     engine.turns.fetch_add(1, Ordering::Relaxed);
-    engine.wait(Some(Duration::ZERO));
+    if !engine.wait(Some(Duration::ZERO)) {
+        engine.release_held();
+    }
 }
 
 /// Who turned the wheel will wait: the thread is to be there for all links.
@@ -400,7 +408,7 @@ pub fn lease(endpoint: Arc<Endpoint>) {
     }
 }
 
-/// Notes that an endpoint owes an acknowledgement. Only for the engine's own thread.
+/// Notes that an endpoint owes an acknowledgement.
 pub fn hold(endpoint: Arc<Endpoint>) {
     lock(&engine().held).push(endpoint);
 }
