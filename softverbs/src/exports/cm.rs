@@ -1086,7 +1086,9 @@ pub unsafe extern "C" fn rdma_create_ep(
         let made = if passive {
             let bound = rdma_bind_addr(new, res.ai_src_addr);
             if bound == 0 && !attr.is_null() {
-                id_of(new).for_requests = Some((pd, *attr));
+                let mut attr = *attr;
+                attr.qp_type = res.ai_qp_type as ibv_qp_type::Type;
+                id_of(new).for_requests = Some((pd, attr));
             }
             bound
         } else {

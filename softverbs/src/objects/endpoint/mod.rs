@@ -475,7 +475,9 @@ impl State {
                 self.event(endpoint, RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT);
             }
             Phase::Established => {
+                // It does not come back, so nothing that is outstanding ever ends otherwise.
                 self.outstanding_failed();
+                self.fail_qp();
                 self.event(endpoint, RDMA_CM_EVENT_DISCONNECTED, 0);
                 self.set_timer(endpoint, Timer::TimeWait, TIME_WAIT);
             }
