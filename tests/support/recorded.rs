@@ -217,12 +217,20 @@ pub fn output(command: &mut Command, input: &str) -> String {
             true => format!("ended with {status}"),
             false => format!("did not end within {} s", LIMIT.as_secs()),
         };
-        let case = text.lines().rev().find_map(|line| line.strip_prefix("== "));
-        let case = case.unwrap_or("the first one").replace('\t', " ");
-        let last: Vec<_> = text.lines().rev().take(5).collect();
+        let mut lines: Vec<_> = text.lines().collect();
+        let why = lines.iter().find(|line| line.starts_with("cannot go on"));
+        let case = lines.iter().rev().find_map(|line| line.strip_prefix("== "));
+        let again = case.map_or(String::new(), |case| {
+            let case = case.replace('\t', " ");
+            format!(
+                "\nto see the case: RPMA_CASE='{case}' cargo test --test recorded -- --nocapture"
+            )
+        });
+        let why = why.unwrap_or(&"").to_string();
+        lines.drain(..lines.len().saturating_sub(12));
         panic!(
-            "{command:?} {what}, in this case: {case}\nIt printed last (the last line first): \
-             {last:#?}\nto see the case: RPMA_CASE='{case}' cargo test --test recorded -- --nocapture"
+            "{command:?} {what}. {why}\nIt printed last:\n{}{again}",
+            lines.join("\n")
         );
     }
     text
