@@ -1,9 +1,9 @@
 # The front door. The work is done by cargo and by scripts/.
 #
-#   make               build the library: target/release/librpma.so and librpma.a
+#   make               build the library: target/release/librpma.so and librpma.a; and softverbs
 #   make test          install what the tests need and run all of them
 #   make demo          install what it needs and show the library at work
-#   make install       install library, header, pkg-config and CMake files
+#   make install       install library, softverbs, header, pkg-config and CMake files
 #   make uninstall     remove them
 #   make header        generate include/librpma.h from the sources
 #   make bench         measure what an operation costs, and write docs/cost.md
@@ -12,6 +12,7 @@
 #   make clean
 
 PREFIX     ?= /usr/local
+BINDIR     ?= $(PREFIX)/bin
 LIBDIR     ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 DESTDIR    ?=
@@ -26,7 +27,7 @@ CMAKE   := $(LIBDIR)/cmake/librpma
 
 build:
 	scripts/install-deps build
-	cargo build --release --locked
+	cargo build --release --locked --package librpma --package softverbs
 
 test:
 	scripts/install-deps
@@ -57,22 +58,26 @@ clean:
 # What is built already, of these sources, is installed as it is: that takes neither cargo nor a
 # network.
 SOURCES := build.rs $(wildcard src/*.rs src/*/*.rs)
+DEVICE  := softverbs/build.rs $(shell find softverbs/src -name '*.rs')
 .PHONY: built
 built:
-	@for file in librpma.so librpma.a; do for source in $(SOURCES); do \
-	    [ "$(BUILT)/$$file" -nt "$$source" ] || exec $(MAKE) build; done; done
+	@newer() { file=$$1; shift; for source; do [ "$(BUILT)/$$file" -nt "$$source" ] || return 1; done; }; \
+	newer librpma.so $(SOURCES) && newer librpma.a $(SOURCES) && newer libsoftverbs.so $(DEVICE) && \
+	    newer softverbs $(DEVICE) || $(MAKE) build
 
 # Paths end up in files for other tools, so they are absolute and of plain characters.
-PLAIN = $(foreach path,PREFIX LIBDIR INCLUDEDIR,$(if $(filter-out /%,$($(path)))$(word 2,$($(path)))$(shell \
+PLAIN = $(foreach path,PREFIX BINDIR LIBDIR INCLUDEDIR,$(if $(filter-out /%,$($(path)))$(word 2,$($(path)))$(shell \
     printf %s '$(subst ','\'',$($(path)))' | tr -d 'A-Za-z0-9/._+~@:-'),$(error $(path) must be an absolute path \
     of letters, digits and /._+~@:- alone: '$($(path))')))
 
 install: built
 	$(PLAIN)
-	install -d $(addprefix "$(DESTDIR)",$(LIBDIR)/pkgconfig $(CMAKE) $(INCLUDEDIR))
+	install -d $(addprefix "$(DESTDIR)",$(BINDIR) $(LIBDIR)/pkgconfig $(CMAKE) $(INCLUDEDIR))
 	install -m 644 "$(BUILT)/librpma.so" "$(DESTDIR)$(LIBDIR)/librpma.so.0"
 	ln -sf librpma.so.0 "$(DESTDIR)$(LIBDIR)/librpma.so"
 	install -m 644 "$(BUILT)/librpma.a" "$(DESTDIR)$(LIBDIR)/librpma.a"
+	install -m 644 "$(BUILT)/libsoftverbs.so" "$(DESTDIR)$(LIBDIR)/libsoftverbs.so"
+	install -m 755 "$(BUILT)/softverbs" "$(DESTDIR)$(BINDIR)/softverbs"
 	install -m 644 include/librpma.h "$(DESTDIR)$(INCLUDEDIR)/librpma.h"
 	sed -e 's,@PREFIX@,$(PREFIX),' -e 's,@LIBDIR@,$(LIBDIR),' -e 's,@INCLUDEDIR@,$(INCLUDEDIR),' \
 	    -e 's,@VERSION@,$(VERSION),' pkgconfig/librpma.pc.in >"$(DESTDIR)$(LIBDIR)/pkgconfig/librpma.pc"
@@ -85,6 +90,7 @@ install: built
 uninstall:
 	$(PLAIN)
 	rm -f "$(DESTDIR)$(LIBDIR)/librpma.so.0" "$(DESTDIR)$(LIBDIR)/librpma.so" "$(DESTDIR)$(LIBDIR)/librpma.a"
+	rm -f "$(DESTDIR)$(LIBDIR)/libsoftverbs.so" "$(DESTDIR)$(BINDIR)/softverbs"
 	rm -f "$(DESTDIR)$(INCLUDEDIR)/librpma.h" "$(DESTDIR)$(LIBDIR)/pkgconfig/librpma.pc"
 	rm -rf "$(DESTDIR)$(CMAKE)"
 	rmdir "$(DESTDIR)$(LIBDIR)/cmake" "$(DESTDIR)$(LIBDIR)/pkgconfig" 2>/dev/null || true

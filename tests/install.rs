@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use support::{cc, release, root, run, scratch};
+use support::{cc, release, root, run, scratch, softverbs};
 
 const PRINTED: &str = "1 Temporary error, try again, success\n";
 
@@ -18,6 +18,7 @@ fn make(goal: &str, variables: &[(&str, &Path)]) {
 /// make, where it can find neither cargo nor rustc: what is built is installed as it is.
 fn make_command(goal: &str, variables: &[(&str, &Path)]) -> Command {
     let target = release().parent().unwrap();
+    softverbs();
     let assign = |(name, value): (&str, &Path)| format!("{name}={}", value.display());
     let mut command = Command::new("make");
     command
@@ -158,6 +159,18 @@ fn cmake_finds_the_package_where_it_was_moved_to() {
     installed.runs(&build.join("program"), true);
 }
 
+/// A program that nothing here was linked with, over the device that was installed.
+#[test]
+fn softverbs_runs_a_program() {
+    let installed = Installed::new("install-softverbs");
+    let softverbs = installed.prefix.join("bin/softverbs");
+    let program = installed.compile("program", &installed.pkg_config(&["--cflags", "--libs"]));
+    let mut command = Command::new(softverbs);
+    command.args(["run", "--"]).arg(program);
+    let (stdout, _) = run(command.env("LD_LIBRARY_PATH", installed.lib()));
+    assert_eq!(stdout, PRINTED);
+}
+
 #[test]
 fn everything_lands_in_destdir_and_is_removed_again() {
     let dest = scratch("install-destdir");
@@ -176,12 +189,14 @@ fn everything_lands_in_destdir_and_is_removed_again() {
     assert_eq!(
         found,
         [
+            "opt/rpma/bin/softverbs",
             "opt/rpma/inc/librpma.h",
             "opt/rpma/lib64/cmake/librpma/librpma-config-version.cmake",
             "opt/rpma/lib64/cmake/librpma/librpma-config.cmake",
             "opt/rpma/lib64/librpma.a",
             "opt/rpma/lib64/librpma.so",
             "opt/rpma/lib64/librpma.so.0",
+            "opt/rpma/lib64/libsoftverbs.so",
             "opt/rpma/lib64/pkgconfig/librpma.pc",
         ]
     );

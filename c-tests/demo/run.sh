@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs the demo's two processes, both on this machine, over the RDMA device of address ADDR.
 #
-#   run.sh [ADDR [DAX]]     without arguments: inside the virtual machine, with what that has
+#   run.sh [ADDR [PMEM]]    without arguments: inside the virtual machine, with what that has
 set -u
 cd "$(dirname "$0")" || exit 1
 [ $# -gt 0 ] || set -- "$RPMA_VM_IP" "$RPMA_VM_PMEM"

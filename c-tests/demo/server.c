@@ -1,10 +1,10 @@
 /*
  * server.c -- the demo's server: offers memory, and then only looks on.
  *
- *   server ADDR PORT [DAX]
+ *   server ADDR PORT [PMEM]
  *
- * ADDR is an address of an RDMA device of this machine. DAX, a device-DAX file, is persistent memory
- * to offer instead of ordinary memory. Exit status 0: all went well; 1: not; 2: usage; 3: the port
+ * ADDR is an address of an RDMA device of this machine. PMEM, a device-DAX or another file of at
+ * least 2 MiB, is persistent memory to offer instead of ordinary memory. Exit status 0: all went well; 1: not; 2: usage; 3: the port
  * cannot be listened on.
  */
 #include "demo.h"
@@ -39,18 +39,18 @@ static int open_device(struct server *s, const char *addr)
 	return 0;
 }
 
-static int register_memory(struct server *s, const char *dax)
+static int register_memory(struct server *s, const char *pmem)
 {
 	int usage = RPMA_MR_USAGE_WRITE_DST | RPMA_MR_USAGE_READ_SRC |
-			(dax != NULL ? RPMA_MR_USAGE_FLUSH_TYPE_PERSISTENT :
+			(pmem != NULL ? RPMA_MR_USAGE_FLUSH_TYPE_PERSISTENT :
 			RPMA_MR_USAGE_FLUSH_TYPE_VISIBILITY);
 	int fd = -1;
 	void *memory;
 
-	if (dax != NULL && (fd = open(dax, O_RDWR)) < 0)
-		return fail("open %s: %s", dax, strerror(errno));
+	if (pmem != NULL && (fd = open(pmem, O_RDWR)) < 0)
+		return fail("open %s: %s", pmem, strerror(errno));
 	memory = mmap(NULL, MEMORY_SIZE, PROT_READ | PROT_WRITE,
-			dax != NULL ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS, fd, 0);
+			pmem != NULL ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS, fd, 0);
 	if (fd >= 0)
 		close(fd);
 	if (memory == MAP_FAILED)
@@ -62,8 +62,8 @@ static int register_memory(struct server *s, const char *dax)
 	TRY(rpma_mr_reg(s->peer, s->message, sizeof(s->message),
 			RPMA_MR_USAGE_SEND | RPMA_MR_USAGE_RECV, &s->message_mr));
 	step(SIDE, "a peer may write to it, read it and flush it, through the device alone", "registered %zu KiB of %s%s",
-			MEMORY_SIZE >> 10, dax != NULL ? "persistent memory, " : "ordinary memory",
-			dax != NULL ? dax : "");
+			MEMORY_SIZE >> 10, pmem != NULL ? "persistent memory, " : "ordinary memory",
+			pmem != NULL ? pmem : "");
 	return 0;
 }
 
@@ -140,12 +140,12 @@ static int wait_for_end(struct server *s)
 	return 0;
 }
 
-static int serve(struct server *s, const char *addr, const char *port, const char *dax)
+static int serve(struct server *s, const char *addr, const char *port, const char *pmem)
 {
 	struct offer offer;
 
-	if (show_library_errors() != 0 || open_device(s, addr) != 0 || register_memory(s, dax) != 0 ||
-			make_offer(s, dax != NULL, &offer) != 0)
+	if (show_library_errors() != 0 || open_device(s, addr) != 0 || register_memory(s, pmem) != 0 ||
+			make_offer(s, pmem != NULL, &offer) != 0)
 		return 1;
 	if (rpma_ep_listen(s->peer, addr, port, &s->ep) != 0)
 		return 3;
@@ -175,7 +175,7 @@ int main(int argc, char *argv[])
 	int status;
 
 	if (argc < 3 || argc > 4) {
-		fprintf(stderr, "usage: %s ADDR PORT [DAX]\n", argv[0]);
+		fprintf(stderr, "usage: %s ADDR PORT [PMEM]\n", argv[0]);
 		return 2;
 	}
 	status = serve(&server, argv[1], argv[2], argc == 4 ? argv[3] : NULL);
