@@ -800,12 +800,12 @@ fn hostile_client(program: &Program, server: &Server, rng: &mut fastrand::Rng, c
         let i = rng.usize(..request.len().min(24));
         request[i] ^= 1 << rng.u8(..8);
     }
-    let good = matches!(decode(&request), Ok(Some(_)));
+    let good = matches!(decode(&request), Ok(Some((Frame::Request(..), ..))));
     peer.put(&request);
     if !good {
         count.refused += 1;
         // A length that says that more follows is waited for, but not for ever.
-        if decode(&request).is_err() {
+        if decode(&request) != Ok(None) {
             until("a stranger is shown the door", LIMIT, || {
                 peer.take();
                 peer.gone

@@ -15,6 +15,8 @@ pub struct Memory(*mut u8, usize);
 
 // SAFETY: pages may be used by any thread.
 unsafe impl Send for Memory {}
+// SAFETY: as above; who uses which part is for the tests to see to.
+unsafe impl Sync for Memory {}
 
 impl Memory {
     pub fn new(len: usize) -> Self {
