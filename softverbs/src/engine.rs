@@ -4,8 +4,8 @@
 //! polls turns the same wheel itself ([`turn`]).
 
 use crate::objects::endpoint::{Endpoint, Timer};
-use crate::objects::lock;
 use crate::objects::endpoint::{LOOKS_OF_TRUST, MOST_PATIENCE, PATIENCE};
+use crate::objects::lock;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
 use std::cell::UnsafeCell;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
@@ -272,12 +272,19 @@ impl Engine {
                 let _ = rustix::io::read(&self.wake, &mut [0; 8]);
                 continue;
             }
-            let endpoint = self.endpoints.read().ok().and_then(|all| all.get(&token).cloned());
+            let endpoint = self
+                .endpoints
+                .read()
+                .ok()
+                .and_then(|all| all.get(&token).cloned());
             if let Some(endpoint) = endpoint {
                 use epoll::EventFlags as E;
                 let flags = event.flags;
                 let ended = flags.intersects(E::ERR | E::HUP);
-                endpoint.ready(flags.contains(E::IN) || ended, flags.contains(E::OUT) || ended);
+                endpoint.ready(
+                    flags.contains(E::IN) || ended,
+                    flags.contains(E::OUT) || ended,
+                );
             }
         }
         came
@@ -418,7 +425,11 @@ pub fn hold(endpoint: Arc<Endpoint>) {
 
 /// The locks that are held while a process forks, so that what they guard is whole in the child.
 static HELD: Held = Held(UnsafeCell::new(None));
-struct Held(UnsafeCell<Option<(MutexGuard<'static, ()>, Option<MutexGuard<'static, BTreeSet<RawFd>>>)>>);
+struct Held(UnsafeCell<Option<Locks>>);
+type Locks = (
+    MutexGuard<'static, ()>,
+    Option<MutexGuard<'static, BTreeSet<RawFd>>>,
+);
 // SAFETY: only the handlers touch it, and they run one fork at a time: the first lock sees to that.
 unsafe impl Sync for Held {}
 

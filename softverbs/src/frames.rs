@@ -75,7 +75,7 @@ impl std::fmt::Debug for Private {
 }
 
 /// What each side of a connection tells the other of itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Params {
     pub qp_num: u32,
     pub responder_resources: u8,
@@ -571,7 +571,10 @@ pub fn decode(bytes: &[u8]) -> Result<Option<Decoded>, Malformed> {
         }
         NOT_READY => Frame::NotReady {
             seq: from.u32()?,
-            timer: u8::try_from(code).ok().filter(|t| *t < 32).ok_or(Malformed)?,
+            timer: u8::try_from(code)
+                .ok()
+                .filter(|t| *t < 32)
+                .ok_or(Malformed)?,
         },
         READY_AGAIN => Frame::ReadyAgain,
         _ => Frame::Failed,

@@ -2,8 +2,8 @@
 
 use super::memory::ibv_alloc_pd;
 use super::queues::{
-    adopt, create_qp, qp_attr, ibv_create_comp_channel, ibv_create_cq, ibv_create_srq, ibv_destroy_comp_channel,
-    ibv_destroy_cq, ibv_destroy_qp, ibv_destroy_srq, set_state,
+    adopt, create_qp, ibv_create_comp_channel, ibv_create_cq, ibv_create_srq,
+    ibv_destroy_comp_channel, ibv_destroy_cq, ibv_destroy_qp, ibv_destroy_srq, qp_attr, set_state,
 };
 use super::{minus_one, pointer};
 use crate::frames::Private;
@@ -309,7 +309,10 @@ pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
 /// # Safety
 /// The id is one of this library's, the channel is NULL or open.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> c_int {
+pub unsafe extern "C" fn rdma_migrate_id(
+    id: *mut rdma_cm_id,
+    channel: *mut rdma_event_channel,
+) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
         let id = id_of(id);
@@ -613,8 +616,7 @@ pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn
                 qp_num: 0,
             });
             adopt_named(id, param.qp_num)?;
-            let result = id.endpoint.lock().connect(&id.endpoint, &param);
-            result
+            id.endpoint.lock().connect(&id.endpoint, &param)
         });
         complete(id, result)
     }
@@ -629,8 +631,7 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_
         let id = id_of(id);
         let result = conn_param(param, Private::MAX).and_then(|param| {
             adopt_named(id, param.map_or(0, |param| param.qp_num))?;
-            let result = id.endpoint.lock().accept(&id.endpoint, param.as_ref());
-            result
+            id.endpoint.lock().accept(&id.endpoint, param.as_ref())
         });
         complete(id, result)
     }
@@ -643,10 +644,10 @@ pub unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, l
     // SAFETY: as the caller promises.
     unsafe {
         let id = id_of(id);
-        minus_one(private(data, len, Private::REJECT).and_then(|private| {
-            let result = id.endpoint.lock().reject(&id.endpoint, private);
-            result
-        }))
+        minus_one(
+            private(data, len, Private::REJECT)
+                .and_then(|private| id.endpoint.lock().reject(&id.endpoint, private)),
+        )
     }
 }
 
@@ -1132,7 +1133,10 @@ pub unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
 /// # Safety
 /// The id is one of this library's; what is pointed to can be written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdma_get_request(listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int {
+pub unsafe extern "C" fn rdma_get_request(
+    listen: *mut rdma_cm_id,
+    id: *mut *mut rdma_cm_id,
+) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
         let listener = id_of(listen);
@@ -1212,7 +1216,9 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
             )
         });
         let passive = flags & RAI_PASSIVE != 0;
-        let given = hints.as_ref().filter(|_| node.is_null() && service.is_null());
+        let given = hints
+            .as_ref()
+            .filter(|_| node.is_null() && service.is_null());
         let mut found: *mut libc::addrinfo = ptr::null_mut();
         if given.is_none() {
             let mut ask: libc::addrinfo = zeroed();

@@ -7,20 +7,20 @@ use crate::objects::alive::{Alive, Kind};
 use crate::objects::cm::CmEvent;
 use crate::objects::cq::{Armed, CompChannel, Cq, CqHandle};
 use crate::objects::device::{Context, limits};
-use crate::objects::lock;
 use crate::objects::endpoint::{Batch, Endpoint};
 use crate::objects::events::EventQueue;
+use crate::objects::lock;
 use crate::objects::memory::Pd;
 use crate::objects::qp::{Op, Payload, Qp, QpInit, RecvWqe, SendWqe, SgList};
 use crate::objects::srq::{Srq, SrqHandle};
 use crate::settings::Settings;
 use rdma_sys::*;
+use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::zeroed;
 use std::ptr;
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, OnceLock};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// `IBV_WR_ATOMIC_WRITE` of `infiniband/verbs.h`; older headers lack it.
 const WR_ATOMIC_WRITE: ibv_wr_opcode::Type = 15;
@@ -28,7 +28,9 @@ const WR_ATOMIC_WRITE: ibv_wr_opcode::Type = 15;
 /// # Safety
 /// The context is open.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
+pub unsafe extern "C" fn ibv_create_comp_channel(
+    context: *mut ibv_context,
+) -> *mut ibv_comp_channel {
     let channel = EventQueue::new().map(|events| {
         Box::into_raw(Box::new(CompChannel {
             abi: ibv_comp_channel {
@@ -209,7 +211,10 @@ pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -
 
 /// # Safety
 /// As of `ibv_create_cq_ex`.
-pub unsafe extern "C" fn create_cq_ex(_: *mut ibv_context, _: *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex {
+pub unsafe extern "C" fn create_cq_ex(
+    _: *mut ibv_context,
+    _: *mut ibv_cq_init_attr_ex,
+) -> *mut ibv_cq_ex {
     pointer(Err(libc::EOPNOTSUPP))
 }
 
@@ -218,9 +223,13 @@ pub unsafe extern "C" fn create_cq_ex(_: *mut ibv_context, _: *mut ibv_cq_init_a
 /// # Safety
 /// The domain is open; what is pointed to can be read and written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
+pub unsafe extern "C" fn ibv_create_srq(
+    pd: *mut ibv_pd,
+    init: *mut ibv_srq_init_attr,
+) -> *mut ibv_srq {
     // SAFETY: as the caller promises.
-    let (pd_of, attr, srq_context) = unsafe { (Pd::from_raw(pd), &mut (*init).attr, (*init).srq_context) };
+    let (pd_of, attr, srq_context) =
+        unsafe { (Pd::from_raw(pd), &mut (*init).attr, (*init).srq_context) };
     if attr.max_wr == 0
         || attr.max_wr > limits::MAX_SRQ_WR
         || attr.max_sge > limits::MAX_SRQ_SGE
@@ -263,7 +272,10 @@ unsafe fn srq_of<'a>(srq: *mut ibv_srq) -> &'a SrqHandle {
 
 /// # Safety
 /// As of `ibv_create_srq_ex`.
-pub unsafe extern "C" fn create_srq_ex(_: *mut ibv_context, init: *mut ibv_srq_init_attr_ex) -> *mut ibv_srq {
+pub unsafe extern "C" fn create_srq_ex(
+    _: *mut ibv_context,
+    init: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
     // SAFETY: as the caller promises.
     unsafe {
         let mask = (*init).comp_mask;
@@ -294,7 +306,11 @@ pub unsafe extern "C" fn get_srq_num(_: *mut ibv_srq, _: *mut u32) -> c_int {
 /// # Safety
 /// The queue is one of [`ibv_create_srq`]; the attributes can be read.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int {
+pub unsafe extern "C" fn ibv_modify_srq(
+    srq: *mut ibv_srq,
+    attr: *mut ibv_srq_attr,
+    mask: c_int,
+) -> c_int {
     // SAFETY: as the caller promises.
     let (srq, attr) = unsafe { (&srq_of(srq).srq, &*attr) };
     let mask = mask as u32;
@@ -642,7 +658,10 @@ pub fn qp_attr(
 /// # Safety
 /// The domain is open; the attributes can be read and written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+pub unsafe extern "C" fn ibv_create_qp(
+    pd: *mut ibv_pd,
+    attr: *mut ibv_qp_init_attr,
+) -> *mut ibv_qp {
     // SAFETY: as the caller promises.
     pointer(unsafe { create_loose(pd, &mut *attr, None) })
 }
@@ -690,7 +709,11 @@ pub unsafe extern "C" fn ibv_query_qp(
 /// # Safety
 /// The queue pair is one of this library's; the attributes can be read.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+pub unsafe extern "C" fn ibv_modify_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    mask: c_int,
+) -> c_int {
     use ibv_qp_state::*;
     // SAFETY: as the caller promises.
     unsafe {
@@ -877,7 +900,7 @@ unsafe fn post_one(batch: &mut Batch<'_>, wr: &ibv_send_wr) -> Result<(), i32> {
             (Payload::Inline, batch.copy_inline(pieces)?)
         } else {
             let sges = SgList::copy(wr.sg_list, n);
-            let len = sges.len();
+            let len = sges.bytes();
             if len > MAX_MESSAGE || (matches!(op, Op::Atomic { .. }) && len != 8) {
                 return Err(libc::EINVAL);
             }

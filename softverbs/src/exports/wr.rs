@@ -121,7 +121,11 @@ unsafe fn add(qp: *mut ibv_qp_ex, op: Op) {
     unsafe {
         let (wr_id, flags) = ((*qp).wr_id, (*qp).wr_flags);
         let has = |flag: ibv_send_flags| flags & flag.0 != 0;
-        let len = if matches!(op, Op::AtomicWrite { .. }) { 8 } else { 0 };
+        let len = if matches!(op, Op::AtomicWrite { .. }) {
+            8
+        } else {
+            0
+        };
         if let Some(batch) = batch(qp) {
             // What is wrong is told when the batch is complete.
             let _ = batch.push(SendWqe {
@@ -146,7 +150,13 @@ unsafe fn unsupported(qp: *mut ibv_qp_ex) {
     }
 }
 
-unsafe extern "C" fn atomic_cmp_swp(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, compare: u64, swap: u64) {
+unsafe extern "C" fn atomic_cmp_swp(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    addr: u64,
+    compare: u64,
+    swap: u64,
+) {
     let at = Remote { addr, rkey };
     let op = AtomicOp::CompareSwap { compare, swap };
     // SAFETY: as above.
@@ -160,7 +170,12 @@ unsafe extern "C" fn atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, 
     unsafe { add(qp, Op::Atomic { at, op }) };
 }
 
-unsafe extern "C" fn bind_mw(qp: *mut ibv_qp_ex, _: *mut ibv_mw, _: u32, _: *const ibv_mw_bind_info) {
+unsafe extern "C" fn bind_mw(
+    qp: *mut ibv_qp_ex,
+    _: *mut ibv_mw,
+    _: u32,
+    _: *const ibv_mw_bind_info,
+) {
     // SAFETY: as above.
     unsafe { unsupported(qp) };
 }
@@ -229,7 +244,14 @@ unsafe extern "C" fn atomic_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, valu
     }
 }
 
-unsafe extern "C" fn flush(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, len: usize, kind: u8, level: u8) {
+unsafe extern "C" fn flush(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    addr: u64,
+    len: usize,
+    kind: u8,
+    level: u8,
+) {
     let at = Remote { addr, rkey };
     // The values of `enum ibv_placement_type` are bits, those of `enum ibv_selectivity_level` are
     // 0 for a range and 1 for a region.
@@ -267,7 +289,7 @@ unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, n: usize, list: *const ibv
             return;
         }
         let sges = SgList::copy(list, n);
-        let len = sges.len();
+        let len = sges.bytes();
         let Some(wqe) = batch.last() else {
             return;
         };

@@ -152,4 +152,3 @@ impl TcpListener {
         Ok(link)
     }
 }
-

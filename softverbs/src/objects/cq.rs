@@ -123,9 +123,7 @@ impl Cq {
         }
         let wanted = match ring.armed {
             Armed::No => false,
-            Armed::Solicited => {
-                solicited || wc.status != rdma_sys::ibv_wc_status::IBV_WC_SUCCESS
-            }
+            Armed::Solicited => solicited || wc.status != rdma_sys::ibv_wc_status::IBV_WC_SUCCESS,
             Armed::All => true,
         };
         ring.entries.push_back(wc);

@@ -41,7 +41,8 @@ impl<T> EventQueue<T> {
         let mut count = [0; 8];
         let mut parts = [IoSliceMut::new(&mut count)];
         let result = preadv2(&self.fd, &mut parts, u64::MAX, ReadWriteFlags::NOWAIT);
-        if matches!(result, Err(Errno::OPNOTSUPP | Errno::SPIPE | Errno::NOSYS)) && readable(self.fd.as_fd())
+        if matches!(result, Err(Errno::OPNOTSUPP | Errno::SPIPE | Errno::NOSYS))
+            && readable(self.fd.as_fd())
         {
             let _ = read(&self.fd, &mut count);
         }

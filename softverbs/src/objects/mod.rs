@@ -14,7 +14,9 @@ use std::sync::{Mutex, MutexGuard};
 
 /// Takes a lock. Nothing panics while holding one, so what it guards is whole.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    mutex
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// Counts what has been handed to the program and not been given back, so that an object is not

@@ -3,8 +3,10 @@
 use super::cq::Cq;
 use super::memory::{Domain, Hold, Refusal};
 use super::srq::Srq;
-use crate::frames::{AtomicOp, FlushKind, Remote};
-use rdma_sys::{ibv_qp_cap, ibv_qp_state, ibv_sge, ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
+use crate::frames::{AtomicOp, FlushKind, Malformed, Remote};
+use rdma_sys::{
+    ibv_qp_cap, ibv_qp_state, ibv_sge, ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status,
+};
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::slice;
@@ -59,8 +61,12 @@ impl SgList {
         }
     }
 
-    pub fn len(&self) -> u64 {
-        self.as_slice().iter().map(|sge| u64::from(sge.length)).sum()
+    /// How many bytes they are of.
+    pub fn bytes(&self) -> u64 {
+        self.as_slice()
+            .iter()
+            .map(|sge| u64::from(sge.length))
+            .sum()
     }
 
     /// Holds the memory of `len` bytes from `offset` on, piece by piece.
@@ -457,14 +463,14 @@ impl Qp {
     }
 
     /// All up to that request has been carried out. Those that wait for data still do.
-    pub fn acknowledge(&mut self, seq: u32) -> Result<(), ()> {
+    pub fn acknowledge(&mut self, seq: u32) -> Result<(), Malformed> {
         let n = seq.wrapping_sub(self.sq.first).wrapping_add(1) as usize;
         // Acknowledged before.
         if n > u32::MAX as usize / 2 || n == 0 {
             return Ok(());
         }
         if n > self.sq.sent {
-            return Err(());
+            return Err(Malformed);
         }
         for wqe in self.sq.entries.range_mut(..n) {
             if !wqe.op.is_read() && wqe.outcome.is_none() {

@@ -45,20 +45,6 @@ pub struct ConnParam {
     pub qp_num: u32,
 }
 
-impl Default for Params {
-    fn default() -> Self {
-        Params {
-            qp_num: 0,
-            responder_resources: 0,
-            initiator_depth: 0,
-            flow_control: 0,
-            retry_count: 0,
-            rnr_retry_count: 0,
-            srq: 0,
-        }
-    }
-}
-
 impl ConnParam {
     fn params(&self, qp_num: u32, responder_most: u8, initiator_most: u8) -> Params {
         Params {
@@ -74,7 +60,7 @@ impl ConnParam {
 
     /// More than the device has is refused, unless it is all.
     pub fn is_valid(&self) -> bool {
-        let valid = |n: u8| n == MOST || u32::from(n) <= limits::MAX_QP_RD_ATOM as u32;
+        let valid = |n: u8| n == MOST || u32::from(n) <= limits::MAX_QP_RD_ATOM;
         valid(self.responder_resources) && valid(self.initiator_depth)
     }
 }
@@ -152,7 +138,11 @@ impl State {
             return Err(libc::EINVAL);
         }
         self.phase = Phase::RouteResolved;
-        self.event(endpoint, rdma_cm_event_type::RDMA_CM_EVENT_ROUTE_RESOLVED, 0);
+        self.event(
+            endpoint,
+            rdma_cm_event_type::RDMA_CM_EVENT_ROUTE_RESOLVED,
+            0,
+        );
         Ok(())
     }
 
@@ -301,7 +291,10 @@ impl State {
             && !qp.is_error()
         {
             qp.state = ibv_qp_state::IBV_QPS_RTS;
-            let reads = self.mine.initiator_depth.min(self.theirs.responder_resources);
+            let reads = self
+                .mine
+                .initiator_depth
+                .min(self.theirs.responder_resources);
             qp.max_reads = reads.into();
             qp.rnr_retry = self.theirs.rnr_retry_count & 7;
             qp.rnr_left = qp.rnr_retry;
@@ -353,7 +346,8 @@ impl State {
         }
         self.phase = Phase::Closed;
         self.rx.paused = false;
-        self.tx.control(Frame::Reject(REJECTED_BY_CONSUMER, private));
+        self.tx
+            .control(Frame::Reject(REJECTED_BY_CONSUMER, private));
         self.pump(endpoint);
         self.watch(endpoint);
         Ok(())

@@ -393,17 +393,22 @@ impl State {
     fn is_connected(&self) -> bool {
         matches!(
             self.phase,
-            Phase::Established | Phase::Accepted | Phase::DisconnectSent | Phase::DisconnectReceived
+            Phase::Established
+                | Phase::Accepted
+                | Phase::DisconnectSent
+                | Phase::DisconnectReceived
         )
     }
 
     /// Tells the engine what to wait for from now on, and lets go of what has ended.
     pub fn watch(&mut self, endpoint: &Endpoint) {
-        if self.phase == Phase::Closed && !self.tx.is_pending() && !self.tx.finished {
-            if let Some(link) = &mut self.link {
-                link.finish();
-                self.tx.finished = true;
-            }
+        if self.phase == Phase::Closed
+            && !self.tx.is_pending()
+            && !self.tx.finished
+            && let Some(link) = &mut self.link
+        {
+            link.finish();
+            self.tx.finished = true;
         }
         let (read, write) = match self.phase {
             Phase::Connecting => (false, true),
@@ -504,10 +509,11 @@ impl State {
     }
 
     fn fail_qp(&mut self) {
-        if let Some(qp) = &mut self.qp {
-            if qp.state != ibv_qp_state::IBV_QPS_RESET && !qp.is_error() {
-                qp.fail();
-            }
+        if let Some(qp) = &mut self.qp
+            && qp.state != ibv_qp_state::IBV_QPS_RESET
+            && !qp.is_error()
+        {
+            qp.fail();
         }
     }
 

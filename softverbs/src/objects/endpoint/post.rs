@@ -59,7 +59,10 @@ impl<'a> Batch<'a> {
     }
 
     pub fn max_sge(&self) -> u32 {
-        self.state.qp.as_ref().map_or(0, |qp| qp.init.cap.max_send_sge)
+        self.state
+            .qp
+            .as_ref()
+            .map_or(0, |qp| qp.init.cap.max_send_sge)
     }
 
     /// Copies data for the request that is added next, from pieces of memory; gives its length.
@@ -143,7 +146,11 @@ impl<'a> Batch<'a> {
             Some(error) => {
                 self.take_back();
                 // As the kernel's software device says it here.
-                Err(if error == libc::ENOMEM { libc::ENOSPC } else { error })
+                Err(if error == libc::ENOMEM {
+                    libc::ENOSPC
+                } else {
+                    error
+                })
             }
             None => {
                 self.post();
@@ -179,7 +186,10 @@ impl State {
 
 impl Endpoint {
     /// Posts receive requests; gives how many were posted, and what is wrong with the next one.
-    pub fn post_recv(&self, wqes: impl Iterator<Item = Result<RecvWqe, i32>>) -> Result<(), (usize, i32)> {
+    pub fn post_recv(
+        &self,
+        wqes: impl Iterator<Item = Result<RecvWqe, i32>>,
+    ) -> Result<(), (usize, i32)> {
         let mut state = self.lock();
         let mut posted = 0;
         let mut result = Ok(());

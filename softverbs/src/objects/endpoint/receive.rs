@@ -2,7 +2,9 @@
 
 use super::transmit::Response;
 use super::{Endpoint, PEER_GONE_TIME, Phase, State, Timer};
-use crate::frames::{self, AtomicOp, Flags, FlushKind, Frame, MAX_FIELDS, MAX_MESSAGE, Malformed, Nak, Remote};
+use crate::frames::{
+    self, AtomicOp, Flags, FlushKind, Frame, MAX_FIELDS, MAX_MESSAGE, Malformed, Nak, Remote,
+};
 use crate::objects::memory::{Domain, Hold, Right};
 use crate::objects::qp::{Op, Payload, to_receive};
 use rdma_sys::{ibv_qp_state, ibv_wc_opcode, ibv_wc_status};
@@ -313,7 +315,9 @@ impl State {
             Sink::Data(seq) => {
                 let held = match qp.sq.begun(seq) {
                     Some((_, wqe)) => match &wqe.payload {
-                        Payload::Memory(sges) => sges.hold(&domain, wqe.got.into(), n as u64, true, holds),
+                        Payload::Memory(sges) => {
+                            sges.hold(&domain, wqe.got.into(), n as u64, true, holds)
+                        }
                         Payload::Inline => Ok(()),
                     },
                     None => return Err(()),
@@ -334,7 +338,11 @@ impl State {
         self.is_connected()
             && matches!(
                 state,
-                Some(ibv_qp_state::IBV_QPS_RTR | ibv_qp_state::IBV_QPS_RTS | ibv_qp_state::IBV_QPS_SQD)
+                Some(
+                    ibv_qp_state::IBV_QPS_RTR
+                        | ibv_qp_state::IBV_QPS_RTS
+                        | ibv_qp_state::IBV_QPS_SQD
+                )
             )
     }
 
@@ -417,7 +425,12 @@ impl State {
     }
 
     /// Begins a frame: what it says is done, or where its payload goes is found out.
-    fn begin(&mut self, endpoint: &Endpoint, frame: Frame, payload: usize) -> Result<(), Malformed> {
+    fn begin(
+        &mut self,
+        endpoint: &Endpoint,
+        frame: Frame,
+        payload: usize,
+    ) -> Result<(), Malformed> {
         match frame {
             Frame::Request(..)
             | Frame::Reply(..)
@@ -542,7 +555,8 @@ impl State {
                 let (_, wqe) = qp.sq.begun(seq).ok_or(Malformed)?;
                 let left = (wqe.len - wqe.got) as usize;
                 let last = flags.contains(Flags::LAST);
-                if !matches!(wqe.op, Op::Read { .. }) || payload > left || last != (payload == left) {
+                if !matches!(wqe.op, Op::Read { .. }) || payload > left || last != (payload == left)
+                {
                     return Err(Malformed);
                 }
                 if wqe.outcome.is_none() {
@@ -554,7 +568,7 @@ impl State {
                 if let Some(qp) = &mut self.qp
                     && !qp.is_error()
                 {
-                    qp.acknowledge(seq).map_err(|()| Malformed)?;
+                    qp.acknowledge(seq)?;
                 }
             }
             Frame::Nak(seq, nak) => {
@@ -568,7 +582,7 @@ impl State {
                 {
                     qp.sq.begun(seq).ok_or(Malformed)?;
                     // What came before it has been carried out.
-                    qp.acknowledge(seq.wrapping_sub(1)).map_err(|()| Malformed)?;
+                    qp.acknowledge(seq.wrapping_sub(1))?;
                     qp.fail_request(seq, status);
                 }
             }
@@ -608,7 +622,7 @@ impl State {
         match &self.rx.message {
             Some(Message::Send { len }) if seq == self.rx.expected => {
                 let receiving = self.qp.as_ref().and_then(|qp| qp.receiving.as_ref());
-                let room = receiving.map_or(0, |wqe| wqe.sges.len());
+                let room = receiving.map_or(0, |wqe| wqe.sges.bytes());
                 if *len + payload as u64 > room {
                     self.answered();
                     self.refuse(seq, Nak::InvalidRequest);
@@ -663,9 +677,7 @@ impl State {
                 self.executed();
                 let done = match self.rx.message.take() {
                     Some(Message::Send { len }) => (len as u32, ibv_wc_opcode::IBV_WC_RECV),
-                    Some(Message::Write { len }) => {
-                        (len, ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM)
-                    }
+                    Some(Message::Write { len }) => (len, ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM),
                     None => return Ok(()),
                 };
                 if let Some(qp) = &mut self.qp
@@ -692,7 +704,7 @@ impl State {
             wqe.outcome = Some(ibv_wc_status::IBV_WC_SUCCESS);
             qp.sq.reads = qp.sq.reads.checked_sub(1).ok_or(Malformed)?;
         }
-        qp.acknowledge(seq).map_err(|()| Malformed)
+        qp.acknowledge(seq)
     }
 
     /// The answer to an atomic.
@@ -735,12 +747,12 @@ impl State {
 
     /// Eight bytes that are accessed as one.
     fn cell(&self, at: Remote, right: Right) -> Result<Hold, Nak> {
-        if at.addr % 8 != 0 {
+        if !at.addr.is_multiple_of(8) {
             return Err(Nak::InvalidRequest);
         }
         let hold = self.remote(at, 8, right).ok_or(Nak::AccessError)?;
         // A region may begin anywhere in memory while its addresses are aligned.
-        if hold.ptr() as usize % 8 != 0 {
+        if !(hold.ptr() as usize).is_multiple_of(8) {
             return Err(Nak::InvalidRequest);
         }
         Ok(hold)
@@ -783,7 +795,7 @@ impl State {
         if !wqe.op.takes_receive() || wqe.outcome.is_some() {
             return Err(Malformed);
         }
-        qp.acknowledge(seq.wrapping_sub(1)).map_err(|()| Malformed)?;
+        qp.acknowledge(seq.wrapping_sub(1))?;
         qp.rewind(seq);
         qp.rnr_paused = true;
         match qp.rnr_left {
@@ -819,7 +831,7 @@ unsafe fn place(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: both are valid for `len` bytes as the caller says, and do not overlap: one is a
     // buffer of this library.
     unsafe {
-        if len == 8 && to as usize % 8 == 0 {
+        if len == 8 && (to as usize).is_multiple_of(8) {
             let value = from.cast::<u64>().read_unaligned();
             AtomicU64::from_ptr(to.cast()).store(value, Ordering::Release);
         } else {

@@ -225,12 +225,11 @@ impl State {
             } else if std::mem::take(&mut self.tx.ready_again) {
                 self.tx.put(&Frame::ReadyAgain, 0);
             } else {
+                // In turns, as long as there are both.
                 self.tx.requests_next = !self.tx.requests_next;
-                let one = if self.tx.requests_next {
-                    self.gather_request() || self.gather_response()
-                } else {
-                    self.gather_response() || self.gather_request()
-                };
+                let one = (self.tx.requests_next && self.gather_request())
+                    || self.gather_response()
+                    || self.gather_request();
                 if !one {
                     break;
                 }
@@ -264,7 +263,10 @@ impl State {
             Some(Response::Read { seq, at, left }) => {
                 let part = (*left as usize).min(SEGMENT);
                 let (seq, from) = (*seq, *at);
-                let held = qp.init.domain.remote(from.rkey, from.addr, part as u64, Right::Read);
+                let held = qp
+                    .init
+                    .domain
+                    .remote(from.rkey, from.addr, part as u64, Right::Read);
                 let hold = match held {
                     Ok(hold) => hold,
                     // It was deregistered after the request had come.
@@ -409,7 +411,8 @@ impl State {
                 Payload::Inline => {
                     tx.put(&frame, part as usize);
                     let data = sq.inline(seq, wqe.len as usize);
-                    tx.out.extend_from_slice(&data[offset as usize..][..part as usize]);
+                    tx.out
+                        .extend_from_slice(&data[offset as usize..][..part as usize]);
                 }
                 Payload::Memory(sges) if part as usize <= COPIED => {
                     let held = sges.hold(&domain, offset.into(), part.into(), false, &mut tx.holds);
@@ -456,7 +459,10 @@ impl State {
             let held = match (&bulk.source, &mut self.qp) {
                 (Source::Zeroes, _) => true,
                 (Source::Region(at), Some(qp)) => {
-                    let held = qp.init.domain.remote(at.rkey, at.addr, bulk.left as u64, Right::Read);
+                    let held =
+                        qp.init
+                            .domain
+                            .remote(at.rkey, at.addr, bulk.left as u64, Right::Read);
                     held.map(|hold| holds.push(hold)).is_ok()
                 }
                 (Source::Request { seq, offset }, Some(qp)) => {
