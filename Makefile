@@ -6,7 +6,8 @@
 #   make install       install library, softverbs, header, pkg-config and CMake files
 #   make uninstall     remove them
 #   make header        generate include/librpma.h from the sources
-#   make bench         measure what an operation costs, and write docs/cost.md
+#   make bench         measure what an operation costs and how fast softverbs is, and write
+#                      docs/cost.md and docs/speed.md
 #   make mutants       put faults into the library and show that the tests find them
 #   make debian13      build and test on Debian 13, in a root of its own
 #   make clean
@@ -44,6 +45,7 @@ header:
 
 bench:
 	scripts/bench
+	scripts/speed
 
 mutants:
 	scripts/install-deps build check

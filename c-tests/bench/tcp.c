@@ -115,11 +115,13 @@ static char *slot(char *ring, unsigned window, unsigned c, uint64_t turn)
 	return ring + ((size_t)c * window + turn % window) * test.size;
 }
 
-/* Nothing can be done on any connection: sleeps until it can. */
+/* Nothing can be done on any connection: sleeps until it can, unless the mode is to spin. */
 static void wait_all(const struct stream *streams, short events)
 {
 	struct pollfd polled[MAX_CONNS];
 
+	if (flags() != 0)
+		return;
 	for (unsigned c = 0; c < test.conns; c++)
 		polled[c] = (struct pollfd){ .fd = streams[c].end ? -1 : fd[c], .events = events };
 	if (poll(polled, test.conns, GIVE_UP * 1000) <= 0)
@@ -143,7 +145,7 @@ static void stream_server(void)
 			if (s->end)
 				continue;
 			n = recv(fd[c], slot(ring, window, c, s->count) + s->at, test.size - s->at,
-					test.conns == 1 ? 0 : MSG_DONTWAIT);
+					flags() | (test.conns > 1 ? MSG_DONTWAIT : 0));
 			if (n < 0 && errno != EAGAIN)
 				FAIL("recv: %s", strerror(errno));
 			some |= n >= 0;
@@ -198,7 +200,7 @@ static void stream_client(void)
 			if (s->at == 0)
 				*stamp(from, test.size) = s->count;
 			n = send(fd[c], from + s->at, test.size - s->at,
-					MSG_NOSIGNAL | (test.conns == 1 ? 0 : MSG_DONTWAIT));
+					MSG_NOSIGNAL | flags() | (test.conns > 1 ? MSG_DONTWAIT : 0));
 			if (n < 0 && errno != EAGAIN)
 				FAIL("send: %s", strerror(errno));
 			some |= n >= 0;
