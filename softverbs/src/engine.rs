@@ -9,6 +9,7 @@ use crate::objects::lock;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
 use std::cell::UnsafeCell;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
+use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
@@ -84,48 +85,50 @@ pub fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// The engine of this process, started when it is first needed.
+/// Starts the engine of this process, if it does not run yet. Whoever makes what needs it calls this
+/// first, where failure can be told.
+pub fn start() -> io::Result<()> {
+    running().map(|_| ())
+}
+
+/// The engine of this process.
 fn engine() -> &'static Engine {
+    running().unwrap_or_else(|error| {
+        // Only in a child process that goes on with its parent's objects, and has no descriptors.
+        eprintln!("softverbs: cannot start: {error}");
+        std::process::abort()
+    })
+}
+
+fn running() -> io::Result<&'static Engine> {
     // SAFETY: the pointer is NULL or of an engine that is never freed.
     if let Some(engine) = unsafe { ENGINE.load(Ordering::Acquire).as_ref() } {
-        return engine;
+        return Ok(engine);
     }
     let _starting = lock(&STARTING);
     // SAFETY: as above.
     if let Some(engine) = unsafe { ENGINE.load(Ordering::Acquire).as_ref() } {
-        return engine;
+        return Ok(engine);
     }
-    let engine = Box::leak(Box::new(Engine::new()));
-    ENGINE.store(engine, Ordering::Release);
+    let engine = Box::leak(Box::new(Engine::new()?));
     static FORKS: std::sync::Once = std::sync::Once::new();
     // SAFETY: the handlers are functions of this library, which is never unloaded.
     FORKS.call_once(|| unsafe {
         libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child));
     });
-    engine.start();
-    engine
+    engine.run_in_thread()?;
+    ENGINE.store(engine, Ordering::Release);
+    Ok(engine)
 }
 
 impl Engine {
-    fn new() -> Self {
-        // Without descriptors nothing works, and nobody could be told here: what is then missing
-        // is missed by those who wait, so this is the one place that gives up.
-        let open = || -> rustix::io::Result<(OwnedFd, OwnedFd)> {
-            let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-            let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-            let data = epoll::EventData::new_u64(WAKE);
-            epoll::add(&poll, &wake, data, epoll::EventFlags::IN)?;
-            Ok((poll, wake))
-        };
-        let (epoll, wake) = match open() {
-            Ok(fds) => fds,
-            Err(error) => {
-                eprintln!("softverbs: cannot start: {error}");
-                std::process::abort();
-            }
-        };
+    fn new() -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let data = epoll::EventData::new_u64(WAKE);
+        epoll::add(&epoll, &wake, data, epoll::EventFlags::IN)?;
         let fds = BTreeSet::from([epoll.as_raw_fd(), wake.as_raw_fd()]);
-        Engine {
+        Ok(Engine {
             epoll,
             wake,
             endpoints: RwLock::default(),
@@ -135,10 +138,10 @@ impl Engine {
             away: AtomicBool::new(false),
             held: Mutex::default(),
             fds: Mutex::new(fds),
-        }
+        })
     }
 
-    fn start(&'static self) {
+    fn run_in_thread(&'static self) -> io::Result<()> {
         // The program's signals are for the program's threads.
         // SAFETY: the sets are of this function.
         unsafe {
@@ -147,11 +150,9 @@ impl Engine {
             libc::sigfillset(&mut all);
             libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
             let thread = std::thread::Builder::new().name("softverbs".to_string());
-            if let Err(error) = thread.spawn(|| self.run()) {
-                eprintln!("softverbs: cannot start a thread: {error}");
-                std::process::abort();
-            }
+            let started = thread.spawn(|| self.run());
             libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+            started.map(|_| ())
         }
     }
 

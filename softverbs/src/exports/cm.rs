@@ -6,6 +6,7 @@ use super::queues::{
     ibv_destroy_comp_channel, ibv_destroy_cq, ibv_destroy_qp, ibv_destroy_srq, qp_attr, set_state,
 };
 use super::{minus_one, pointer};
+use crate::engine;
 use crate::frames::Private;
 use crate::objects::alive::{Alive, Kind};
 use crate::objects::cm::{ChannelHandle, CmEvent};
@@ -250,6 +251,9 @@ pub unsafe extern "C" fn rdma_create_id(
     }
     if default_context().is_null() {
         return -1;
+    }
+    if let Err(error) = engine::start() {
+        return minus_one(Err(io_errno(error)));
     }
     let sync = channel.is_null();
     let channel = if sync {

@@ -2,6 +2,7 @@
 
 use super::unsupported::set_errno;
 use super::{errno, minus_one, pointer, wr};
+use crate::engine;
 use crate::frames::{AtomicOp, MAX_MESSAGE, Remote};
 use crate::objects::alive::{Alive, Kind};
 use crate::objects::cm::CmEvent;
@@ -571,6 +572,7 @@ unsafe fn create_loose(
 ) -> Result<*mut ibv_qp, i32> {
     /// Nothing comes for them until they have an id.
     static NOBODY: OnceLock<Arc<EventQueue<CmEvent>>> = OnceLock::new();
+    engine::start().map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
     let events = match NOBODY.get() {
         Some(events) => events,
         None => {
