@@ -110,7 +110,7 @@ fn running() -> io::Result<&'static Engine> {
     if let Some(engine) = unsafe { ENGINE.load(Ordering::Acquire).as_ref() } {
         return Ok(engine);
     }
-    let engine = Box::leak(Box::new(Engine::new()?));
+    let engine: &'static Engine = Box::leak(Box::new(Engine::new()?));
     static FORKS: std::sync::Once = std::sync::Once::new();
     // SAFETY: the handlers are functions of this library, which is never unloaded.
     FORKS.call_once(|| unsafe {
