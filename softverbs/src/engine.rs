@@ -117,7 +117,7 @@ fn running() -> io::Result<&'static Engine> {
         libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child));
     });
     engine.run_in_thread()?;
-    ENGINE.store(engine, Ordering::Release);
+    ENGINE.store(std::ptr::from_ref(engine).cast_mut(), Ordering::Release);
     Ok(engine)
 }
 
