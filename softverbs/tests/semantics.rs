@@ -1,0 +1,27 @@
+//! What the device does, call by call: through the C entry points, and with both ends of most
+//! connections in one process.
+//!
+//!     cargo test -p softverbs --test semantics                    all of it
+//!     cargo test -p softverbs --test semantics -- atomics         what has this in its name
+//!
+//! Where a test is about a process (that it is killed, forks, leaves nothing behind), this program
+//! is run once more for that test alone.
+
+#[path = "semantics/common.rs"]
+#[macro_use]
+mod common;
+
+#[path = "semantics/connections.rs"]
+mod connections;
+#[path = "semantics/errors.rs"]
+mod errors;
+#[path = "semantics/events.rs"]
+mod events;
+#[path = "semantics/operations.rs"]
+mod operations;
+#[path = "semantics/order.rs"]
+mod order;
+#[path = "semantics/processes.rs"]
+mod processes;
+#[path = "semantics/strangers.rs"]
+mod strangers;

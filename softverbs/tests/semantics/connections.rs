@@ -1,0 +1,1022 @@
+//! Connection management: addresses, listening, connecting, and all the ways in which it ends.
+
+use crate::common::*;
+use rdma_sys::*;
+use softverbs::exports::cm::*;
+use std::ffi::{CStr, CString, c_int};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ptr;
+use std::time::{Duration, Instant};
+
+const ANY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+const LOOPBACK6: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 0);
+const ANY6: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0);
+
+fn at(ip: impl Into<IpAddr>, port: u16) -> SocketAddr {
+    SocketAddr::new(ip.into(), port)
+}
+
+/// Whether this machine has IPv6 at all.
+fn has_ipv6() -> bool {
+    std::net::TcpListener::bind(LOOPBACK6).is_ok()
+}
+
+// ---- channels ----
+
+#[test]
+fn a_channel_that_does_not_wait_says_that_there_is_nothing() {
+    let channel = Channel::new();
+    set_nonblocking(channel.fd());
+    let mut event = ptr::null_mut();
+    let get = |event| c!(rdma_get_cm_event(channel.0, event));
+    fails("rdma_get_cm_event", get(&mut event), libc::EAGAIN);
+    let id = Id::new(&channel);
+    good("rdma_resolve_addr", id.resolve_addr(&at([127, 0, 0, 1], 9)));
+    channel.expect(RDMA_CM_EVENT_ADDR_RESOLVED);
+    fails("rdma_get_cm_event", get(&mut event), libc::EAGAIN);
+}
+
+#[test]
+fn an_id_is_destroyed_when_its_events_are_acknowledged() {
+    let channel = Channel::new();
+    let id = Id::new(&channel);
+    good("rdma_resolve_addr", id.resolve_addr(&at([127, 0, 0, 1], 9)));
+    let event = channel.take();
+    assert_eq!((name(event.kind), event.id), ("RDMA_CM_EVENT_ADDR_RESOLVED", id.0));
+    let (send, destroyed) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        drop(id);
+        send.send(()).unwrap();
+    });
+    let early = destroyed.recv_timeout(Duration::from_millis(30));
+    assert!(early.is_err(), "destroyed before its event is acknowledged");
+    event.acknowledge();
+    assert_eq!(destroyed.recv_timeout(LIMIT), Ok(()));
+}
+
+#[test]
+fn events_of_what_is_destroyed_are_gone() {
+    let channel = Channel::new();
+    let id = Id::new(&channel);
+    let other = Id::new(&channel);
+    for one in [&id, &other] {
+        good("rdma_resolve_addr", one.resolve_addr(&at([127, 0, 0, 1], 9)));
+    }
+    drop(id);
+    assert_eq!(channel.expect(RDMA_CM_EVENT_ADDR_RESOLVED).id, other.0);
+    assert!(channel.is_quiet());
+}
+
+#[test]
+fn destroying_while_others_get_events() {
+    // Whoever gets an event has an id that lives until it is acknowledged, or no event.
+    let channel = Channel::new();
+    set_nonblocking(channel.fd());
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            let (channel, stop) = (&channel, &stop);
+            scope.spawn(move || {
+                let end = Instant::now() + LIMIT;
+                while !stop.load(std::sync::atomic::Ordering::SeqCst) && Instant::now() < end {
+                    let mut event = ptr::null_mut();
+                    if c!(rdma_get_cm_event(channel.0, &mut event)) == 0 {
+                        let context = c!((*(*event).id).context);
+                        assert_eq!(context as usize, 0x1234, "of the id of an event");
+                        c!(rdma_ack_cm_event(event));
+                    }
+                }
+            });
+        }
+        for _ in 0..3000 {
+            let id = Id::new(&channel);
+            good("rdma_resolve_addr", id.resolve_addr(&at([127, 0, 0, 1], 9)));
+        }
+        stop.store(true, std::sync::atomic::Ordering::SeqCst);
+    });
+}
+
+#[test]
+fn queued_events_migrate_with_their_id() {
+    let (from, to) = (Channel::new(), Channel::new());
+    let id = Id::new(&from);
+    let stays = Id::new(&from);
+    for one in [&id, &stays] {
+        good("rdma_resolve_addr", one.resolve_addr(&at([127, 0, 0, 1], 9)));
+    }
+    good("rdma_migrate_id", c!(rdma_migrate_id(id.0, to.0)));
+    assert_eq!(c!((*id.0).channel), to.0);
+    assert_eq!(to.expect(RDMA_CM_EVENT_ADDR_RESOLVED).id, id.0);
+    assert_eq!(from.expect(RDMA_CM_EVENT_ADDR_RESOLVED).id, stays.0);
+    assert!(from.is_quiet() && to.is_quiet());
+    good("rdma_resolve_route", c!(rdma_resolve_route(id.0, 1000)));
+    assert_eq!(to.expect(RDMA_CM_EVENT_ROUTE_RESOLVED).id, id.0);
+    assert!(from.is_quiet());
+}
+
+#[test]
+fn a_connection_migrates_away_from_its_listener() {
+    let listener = Listener::new();
+    let client = begin(&listener.address, &Setup::default());
+    let server = listener.accept(&Setup::default());
+    client.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+    server.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+    assert!(listener.channel.is_quiet());
+    drop(listener);
+    client.id.disconnect();
+    server.channel.expect(RDMA_CM_EVENT_DISCONNECTED);
+}
+
+#[test]
+fn events_have_names() {
+    assert_eq!(name(RDMA_CM_EVENT_ADDR_RESOLVED), "RDMA_CM_EVENT_ADDR_RESOLVED");
+    assert_eq!(name(RDMA_CM_EVENT_CONNECT_REQUEST), "RDMA_CM_EVENT_CONNECT_REQUEST");
+    assert_eq!(name(RDMA_CM_EVENT_ESTABLISHED), "RDMA_CM_EVENT_ESTABLISHED");
+    assert_eq!(name(RDMA_CM_EVENT_REJECTED), "RDMA_CM_EVENT_REJECTED");
+    assert_eq!(name(RDMA_CM_EVENT_TIMEWAIT_EXIT), "RDMA_CM_EVENT_TIMEWAIT_EXIT");
+    assert_eq!(name(1000), "UNKNOWN EVENT");
+}
+
+// ---- binding ----
+
+#[test]
+fn binding_to_addresses_of_this_host() {
+    let channel = Channel::new();
+    let mut addresses = vec![LOOPBACK, ANY, at([127, 3, 4, 5], 0)];
+    if has_ipv6() {
+        addresses.extend([LOOPBACK6, ANY6]);
+    }
+    for address in addresses {
+        let id = Id::new(&channel);
+        good(&format!("rdma_bind_addr {address}"), id.bind(&address));
+        let local = id.local();
+        assert_eq!(local.ip(), address.ip());
+        assert_ne!(local.port(), 0, "{address}: the port");
+        assert_eq!(c!(rdma_get_src_port(id.0)), local.port().to_be());
+        // A wildcard is of no device in particular.
+        let has_device = c!(!(*id.0).verbs.is_null());
+        assert_eq!(has_device, !address.ip().is_unspecified(), "{address}: a device");
+        fails("a second rdma_bind_addr", id.bind(&address), libc::EINVAL);
+    }
+}
+
+#[test]
+fn binding_to_an_address_that_is_not_of_this_host() {
+    let channel = Channel::new();
+    // TEST-NET-1, RFC 5737, and the documentation prefix, RFC 3849.
+    let mut addresses = vec![at([192, 0, 2, 1], 0), at([192, 0, 2, 1], 7777)];
+    if has_ipv6() {
+        addresses.push("[2001:db8::1]:0".parse().unwrap());
+    }
+    for address in addresses {
+        let id = Id::new(&channel);
+        let result = id.bind(&address);
+        fails(&format!("rdma_bind_addr {address}"), result, libc::EADDRNOTAVAIL);
+    }
+}
+
+#[test]
+fn binding_to_a_port_that_is_bound() {
+    let channel = Channel::new();
+    let first = Id::new(&channel);
+    good("rdma_bind_addr", first.bind(&at([127, 0, 7, 2], 0)));
+    let taken = first.local();
+    fails("rdma_bind_addr", Id::new(&channel).bind(&taken), libc::EADDRINUSE);
+    // Of another address it is another one; with the wildcard, the same.
+    good("rdma_bind_addr", Id::new(&channel).bind(&at([127, 0, 7, 3], taken.port())));
+    let wildcard = at([0, 0, 0, 0], taken.port());
+    fails("rdma_bind_addr", Id::new(&channel).bind(&wildcard), libc::EADDRINUSE);
+    good("rdma_listen", c!(rdma_listen(first.0, 0)));
+    fails("rdma_bind_addr", Id::new(&channel).bind(&taken), libc::EADDRINUSE);
+    drop(first);
+    // Nor is it otherwise with a port that was asked for.
+    let first = Id::new(&channel);
+    good("rdma_bind_addr", first.bind(&taken));
+    fails("rdma_bind_addr", Id::new(&channel).bind(&taken), libc::EADDRINUSE);
+    fails("rdma_bind_addr", Id::new(&channel).bind(&wildcard), libc::EADDRINUSE);
+    good("rdma_listen", c!(rdma_listen(first.0, 0)));
+    fails("rdma_bind_addr", Id::new(&channel).bind(&taken), libc::EADDRINUSE);
+}
+
+#[test]
+fn two_ids_share_an_address_where_both_say_so() {
+    let channel = Channel::new();
+    let share = |id: &Id| {
+        let mut on: c_int = 1;
+        // The level and the name of `RDMA_OPTION_ID_REUSEADDR`.
+        let result = c!(rdma_set_option(id.0, 0, 1, (&raw mut on).cast(), size_of::<c_int>()));
+        good("rdma_set_option", result);
+    };
+    let (first, second) = (Id::new(&channel), Id::new(&channel));
+    share(&first);
+    share(&second);
+    good("rdma_bind_addr", first.bind(&LOOPBACK));
+    good("rdma_bind_addr", second.bind(&first.local()));
+    // Only one of them can listen.
+    good("rdma_listen", c!(rdma_listen(first.0, 0)));
+    fails("rdma_listen", c!(rdma_listen(second.0, 0)), libc::EADDRINUSE);
+}
+
+#[test]
+fn a_port_can_be_had_again_at_once() {
+    let channel = Channel::new();
+    // Where no other test takes it meanwhile.
+    let mut address = at([127, 0, 7, 1], 0);
+    for round in 0..20 {
+        let listener = Id::new(&channel);
+        address = listener.listen_at(&address, 0);
+        // Connections that the server ends, and so has to remember.
+        let client = begin(&address, &Setup::default());
+        let server = Id(channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id);
+        server.create_small_qp();
+        server.accept(&ConnParam::default());
+        client.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+        channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+        server.disconnect();
+        client.channel.expect(RDMA_CM_EVENT_DISCONNECTED);
+        client.id.disconnect();
+        assert_eq!(channel.expect(RDMA_CM_EVENT_DISCONNECTED).id, server.0, "round {round}");
+    }
+}
+
+#[test]
+fn listening_without_an_address() {
+    let channel = Channel::new();
+    let id = Id::new(&channel);
+    good("rdma_listen", c!(rdma_listen(id.0, 1)));
+    let port = id.local().port();
+    assert_ne!(port, 0);
+    let client = begin(&at([127, 0, 0, 1], port), &Setup::default());
+    let request = channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
+    assert_eq!(request.listen_id, id.0);
+    drop(Id(request.id));
+    client.channel.expect(RDMA_CM_EVENT_REJECTED);
+}
+
+#[test]
+fn addresses_of_both_sides() {
+    let mut listens = vec![(ANY, Ipv4Addr::LOCALHOST.into()), (LOOPBACK, Ipv4Addr::LOCALHOST.into())];
+    if has_ipv6() {
+        listens.extend([
+            (LOOPBACK6, IpAddr::from(Ipv6Addr::LOCALHOST)),
+            (ANY6, Ipv6Addr::LOCALHOST.into()),
+        ]);
+    }
+    for (listen, ip) in listens {
+        let channel = Channel::new();
+        let listener = Id::new(&channel);
+        let port = listener.listen_at(&listen, 0).port();
+        let client = begin(&at(ip, port), &Setup::default());
+        let server = Id(channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id);
+        assert_eq!(client.id.peer(), at(ip, port));
+        assert_eq!(client.id.local().ip(), ip);
+        assert_ne!(client.id.local().port(), 0);
+        assert_eq!((server.local(), server.peer()), (client.id.peer(), client.id.local()));
+        assert_eq!(c!(rdma_get_dst_port(client.id.0)), port.to_be());
+        assert_eq!(c!(rdma_get_src_port(server.0)), port.to_be());
+        assert_eq!(c!(rdma_get_dst_port(server.0)), c!(rdma_get_src_port(client.id.0)));
+        let context = c!((*server.0).context) as usize;
+        assert_eq!(context, 0x1234, "the listener's context");
+        assert_eq!(c!((*server.0).verbs), c!((*client.id.0).verbs));
+        assert_eq!(c!((*server.0).port_num), 1);
+    }
+}
+
+#[test]
+fn an_address_to_connect_from() {
+    let listener = Listener::new();
+    let channel = Channel::new();
+    let id = Id::new(&channel);
+    let mut from = CAddress::new(&at([127, 5, 6, 7], 0));
+    let mut to = CAddress::new(&listener.address);
+    let result = c!(rdma_resolve_addr(id.0, from.raw(), to.raw(), 1000));
+    good("rdma_resolve_addr", result);
+    channel.expect(RDMA_CM_EVENT_ADDR_RESOLVED);
+    good("rdma_resolve_route", c!(rdma_resolve_route(id.0, 1000)));
+    channel.expect(RDMA_CM_EVENT_ROUTE_RESOLVED);
+    id.create_small_qp();
+    id.connect(&ConnParam::default());
+    let request = listener.channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
+    let server = Id(request.id);
+    assert_eq!(server.peer(), id.local());
+    assert_eq!(id.local().ip(), IpAddr::from([127, 5, 6, 7]));
+}
+
+// ---- resolving ----
+
+#[test]
+fn steps_out_of_order_are_refused() {
+    let channel = Channel::new();
+    let id = Id::new(&channel);
+    let mut param = ConnParam::default().c();
+    fails("rdma_resolve_route", c!(rdma_resolve_route(id.0, 1000)), libc::EINVAL);
+    fails("rdma_connect", c!(rdma_connect(id.0, &mut param)), libc::EINVAL);
+    fails("rdma_accept", c!(rdma_accept(id.0, &mut param)), libc::EINVAL);
+    fails("rdma_reject", c!(rdma_reject(id.0, ptr::null(), 0)), libc::EINVAL);
+    fails("rdma_disconnect", c!(rdma_disconnect(id.0)), libc::EINVAL);
+    let listener = Listener::new();
+    good("rdma_resolve_addr", id.resolve_addr(&listener.address));
+    channel.expect(RDMA_CM_EVENT_ADDR_RESOLVED);
+    fails("rdma_resolve_addr", id.resolve_addr(&listener.address), libc::EINVAL);
+    fails("rdma_connect", c!(rdma_connect(id.0, &mut param)), libc::EINVAL);
+    fails("rdma_listen", c!(rdma_listen(id.0, 0)), libc::EINVAL);
+    good("rdma_resolve_route", c!(rdma_resolve_route(id.0, 1000)));
+    channel.expect(RDMA_CM_EVENT_ROUTE_RESOLVED);
+    assert!(channel.is_quiet());
+    fails("rdma_listen", c!(rdma_listen(listener.id.0, 0)), libc::EINVAL);
+}
+
+#[test]
+fn an_address_that_nothing_leads_to() {
+    // In a network of its own, where not even the loopback is up.
+    alone(|| {
+        let flags = libc::CLONE_NEWUSER | libc::CLONE_NEWNET;
+        let own = c!(libc::unshare(libc::CLONE_NEWNET) == 0 || libc::unshare(flags) == 0);
+        let to = if own {
+            at([10, 1, 2, 3], 9)
+        } else {
+            // Without an interface, a link-local address is of no use.
+            "[fe80::1]:9".parse().unwrap()
+        };
+        let channel = Channel::new();
+        let id = Id::new(&channel);
+        good("rdma_resolve_addr", id.resolve_addr(&to));
+        let event = channel.expect(RDMA_CM_EVENT_ADDR_ERROR);
+        assert!(event.status < 0, "the status is {}", event.status);
+        if own {
+            assert_eq!(event.status, -libc::ENETUNREACH);
+            let sync = Id::new_sync();
+            fails("rdma_resolve_addr", sync.resolve_addr(&to), libc::ENETUNREACH);
+        }
+    });
+}
+
+// ---- refusals ----
+
+/// An address of this host that nobody listens at.
+fn nobody() -> SocketAddr {
+    let channel = Channel::new();
+    let id = Id::new(&channel);
+    good("rdma_bind_addr", id.bind(&LOOPBACK));
+    id.local()
+}
+
+#[test]
+fn nobody_listens() {
+    let client = begin(&nobody(), &Setup::default());
+    client.recv(1, vec![]);
+    let event = client.channel.expect(RDMA_CM_EVENT_REJECTED);
+    assert_eq!(event.status, 8, "the reason: no such service");
+    client.recv_cq.expect(1, FLUSHED);
+}
+
+#[test]
+fn a_request_is_rejected_with_private_data() {
+    for data in [vec![], vec![7], pattern(1, 148)] {
+        let listener = Listener::new();
+        let client = begin(&listener.address, &Setup::default());
+        client.recv(1, vec![]);
+        let request = Id(listener.channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id);
+        let result = c!(rdma_reject(request.0, data.as_ptr().cast(), data.len() as u8));
+        good("rdma_reject", result);
+        let event = client.channel.expect(RDMA_CM_EVENT_REJECTED);
+        assert_eq!(event.status, 28, "the reason: the program's");
+        let mut padded = data.clone();
+        padded.resize(148, 0);
+        same("the private data", &event.private, &padded);
+        client.recv_cq.expect(1, FLUSHED);
+        let mut param = ConnParam::default().c();
+        fails("rdma_accept", c!(rdma_accept(request.0, &mut param)), libc::EINVAL);
+        assert!(listener.channel.is_quiet());
+    }
+}
+
+#[test]
+fn a_client_that_was_rejected_can_not_connect_again() {
+    let listener = Listener::new();
+    let client = begin(&listener.address, &Setup::default());
+    drop(Id(listener.channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id));
+    assert_eq!(client.channel.expect(RDMA_CM_EVENT_REJECTED).status, 28);
+    let mut param = ConnParam::default().c();
+    fails("rdma_connect", c!(rdma_connect(client.id.0, &mut param)), libc::EINVAL);
+}
+
+#[test]
+fn private_data_goes_both_ways() {
+    for (ask, answer) in [(0, 0), (1, 3), (56, 196)] {
+        let (ask, answer) = (pattern(ask, ask as usize), pattern(answer, answer as usize));
+        let listener = Listener::new();
+        let mut setup = Setup::default();
+        setup.client.private = ask.clone();
+        setup.server.private = answer.clone();
+        let client = begin(&listener.address, &setup);
+        let request = listener.channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
+        let mut padded = ask.clone();
+        padded.resize(56, 0);
+        same("of the request", &request.private, &padded);
+        let server = End::new(Id(request.id), Channel::new(), &setup);
+        server.id.accept(&setup.server);
+        let event = client.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+        let mut padded = answer.clone();
+        padded.resize(196, 0);
+        same("of the answer", &event.private, &padded);
+        let event = listener.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+        assert!(event.private.is_empty(), "there is none in what ends the handshake");
+    }
+}
+
+#[test]
+fn too_much_private_data_is_refused() {
+    let listener = Listener::new();
+    let channel = Channel::new();
+    let id = Id::new(&channel);
+    id.resolve(&channel, &listener.address);
+    id.create_small_qp();
+    let param = |len| ConnParam {
+        private: vec![1; len],
+        ..ConnParam::default()
+    };
+    fails("rdma_connect", c!(rdma_connect(id.0, &mut param(57).c())), libc::EINVAL);
+    id.connect(&param(56));
+    let server = Id(listener.channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id);
+    server.create_small_qp();
+    fails("rdma_accept", c!(rdma_accept(server.0, &mut param(197).c())), libc::EINVAL);
+    let data = [1u8; 149];
+    fails("rdma_reject", c!(rdma_reject(server.0, data.as_ptr().cast(), 149)), libc::EINVAL);
+    server.accept(&param(196));
+    channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+}
+
+#[test]
+fn resources_are_agreed() {
+    // What each side says, what the other is told, and what comes of it.
+    for (client, server, depths) in [
+        ((16, 16), (16, 16), (16, 16)),
+        ((3, 5), (16, 16), (5, 3)),
+        ((16, 16), (2, 7), (2, 7)),
+        ((0, 0), (16, 16), (0, 0)),
+        ((255, 255), (255, 255), (128, 128)),
+    ] {
+        let listener = Listener::new();
+        let mut setup = Setup::default();
+        let of = |param: &mut ConnParam, (resources, depth)| {
+            (param.responder_resources, param.initiator_depth) = (resources, depth)
+        };
+        of(&mut setup.client, client);
+        of(&mut setup.server, server);
+        let ask = begin(&listener.address, &setup);
+        let request = listener.channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
+        let told = (request.param.responder_resources, request.param.initiator_depth);
+        let most = |n: u8| n.min(128);
+        // What one side can answer is what the other may ask.
+        assert_eq!(told, (most(client.1), most(client.0)), "{client:?} {server:?}: of the request");
+        let answer = End::new(Id(request.id), Channel::new(), &setup);
+        answer.id.accept(&setup.server);
+        ask.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+        listener.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+        let seen = (ask.query().max_rd_atomic, answer.query().max_rd_atomic);
+        assert_eq!(seen, depths, "{client:?} {server:?}: reads of either side under way");
+    }
+}
+
+#[test]
+fn more_resources_than_there_are_are_refused() {
+    let listener = Listener::new();
+    let channel = Channel::new();
+    let id = Id::new(&channel);
+    id.resolve(&channel, &listener.address);
+    id.create_small_qp();
+    let param = ConnParam {
+        initiator_depth: 129,
+        ..ConnParam::default()
+    };
+    fails("rdma_connect", c!(rdma_connect(id.0, &mut param.c())), libc::EINVAL);
+}
+
+#[test]
+fn no_more_connections_wait_than_the_backlog() {
+    let channel = Channel::new();
+    let listener = Id::new(&channel);
+    let address = listener.listen_at(&LOOPBACK, 2);
+    let waiting: Vec<End> = (0..2).map(|_| begin(&address, &Setup::default())).collect();
+    until("both wait", || {
+        // One that is taken would make room.
+        readable(channel.fd(), NOW) && waiting.iter().all(|end| end.channel.is_quiet())
+    });
+    // Whether the second has come can't be seen from here, so others come until one is too many.
+    let mut more = vec![];
+    until("one is turned away", || {
+        more.push(begin(&address, &Setup::default()));
+        let channel = &more.last().unwrap().channel;
+        readable(channel.fd(), Duration::from_millis(100))
+    });
+    more.last().unwrap().channel.expect(RDMA_CM_EVENT_REJECTED);
+    let mut taken = vec![];
+    while readable(channel.fd(), Duration::from_millis(100)) {
+        taken.push(Id(channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id));
+    }
+    assert_eq!(taken.len(), 2, "requests that were told of");
+    let again = begin(&address, &Setup::default());
+    taken.push(Id(channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id));
+    assert!(again.channel.is_quiet());
+}
+
+#[test]
+fn a_listener_that_goes_rejects_those_who_wait() {
+    let listener = Listener::new();
+    let clients: Vec<End> = (0..5).map(|_| begin(&listener.address, &Setup::default())).collect();
+    assert!(readable(listener.channel.fd(), LIMIT));
+    let taken = Id(listener.channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id);
+    let at = taken.peer();
+    let Listener { id, channel, .. } = listener;
+    drop(id);
+    for client in &clients {
+        if client.id.local() == at {
+            continue;
+        }
+        let event = client.channel.get();
+        let end = name(event.kind);
+        assert!(
+            matches!(event.kind, RDMA_CM_EVENT_REJECTED | RDMA_CM_EVENT_UNREACHABLE),
+            "those who wait get {end}"
+        );
+    }
+    // What was taken before goes on.
+    taken.create_small_qp();
+    taken.accept(&ConnParam::default());
+    let client = clients.iter().find(|client| client.id.local() == at).unwrap();
+    client.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+    channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+}
+
+#[test]
+fn accepting_one_that_has_gone() {
+    let listener = Listener::new();
+    let client = begin(&listener.address, &Setup::default());
+    let server = Id(listener.channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id);
+    server.create_small_qp();
+    drop(client);
+    let mut param = ConnParam::default().c();
+    // Whether the other side is known to be gone by now makes no difference in the end.
+    let result = c!(rdma_accept(server.0, &mut param));
+    if result == 0 {
+        let event = listener.channel.get();
+        let end = name(event.kind);
+        assert!(
+            matches!(event.kind, RDMA_CM_EVENT_UNREACHABLE | RDMA_CM_EVENT_REJECTED),
+            "who accepts gets {end}"
+        );
+    }
+}
+
+#[test]
+fn accepting_one_whose_process_has_ended() {
+    if let Some(port) = role() {
+        let client = begin(&at([127, 0, 0, 1], port.parse().unwrap()), &Setup::default());
+        tell("asked");
+        wait_to_go_on();
+        drop(client);
+        return;
+    }
+    let listener = Listener::new();
+    let mut part = Part::start(&listener.address.port().to_string());
+    part.told();
+    let server = Id(listener.channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id);
+    server.create_small_qp();
+    part.kill();
+    let mut param = ConnParam::default().c();
+    good("rdma_accept", c!(rdma_accept(server.0, &mut param)));
+    listener.channel.expect(RDMA_CM_EVENT_UNREACHABLE);
+}
+
+// ---- ends ----
+
+#[test]
+fn the_one_who_disconnects_is_told_when_the_other_does() {
+    for destroys in [false, true] {
+        let Pair { client, server } = Pair::new();
+        client.id.disconnect();
+        server.channel.expect(RDMA_CM_EVENT_DISCONNECTED);
+        assert!(client.channel.is_quiet(), "told before the other side has answered");
+        if destroys {
+            drop(server);
+        } else {
+            server.id.disconnect();
+        }
+        client.channel.expect(RDMA_CM_EVENT_DISCONNECTED);
+        // The numbers of the connection can be used again.
+        let event = client.channel.take();
+        assert_eq!(name(event.kind), "RDMA_CM_EVENT_TIMEWAIT_EXIT");
+        event.acknowledge();
+        assert!(client.channel.is_quiet());
+    }
+}
+
+#[test]
+fn both_disconnect_at_once() {
+    for round in 0..50 {
+        let Pair { client, server } = Pair::new();
+        std::thread::scope(|scope| {
+            for end in [&client, &server] {
+                scope.spawn(|| end.id.disconnect());
+            }
+        });
+        client.channel.expect(RDMA_CM_EVENT_DISCONNECTED);
+        server.channel.expect(RDMA_CM_EVENT_DISCONNECTED);
+        assert_eq!(client.state(), ibv_qp_state::IBV_QPS_ERR, "round {round}");
+    }
+}
+
+#[test]
+fn destroying_tells_the_other_side() {
+    let Pair { client, server } = Pair::new();
+    drop(client);
+    server.channel.expect(RDMA_CM_EVENT_DISCONNECTED);
+    server.id.disconnect();
+}
+
+#[test]
+fn disconnecting_before_the_other_side_knows_of_the_connection() {
+    let listener = Listener::new();
+    let client = begin(&listener.address, &Setup::default());
+    let server = listener.accept(&Setup::default());
+    // The client has not looked at the answer.
+    assert!(readable(client.channel.fd(), LIMIT));
+    server.id.disconnect();
+    client.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+    client.channel.expect(RDMA_CM_EVENT_DISCONNECTED);
+    client.id.disconnect();
+    server.channel.expect(RDMA_CM_EVENT_DISCONNECTED);
+}
+
+#[test]
+fn messages_that_come_before_their_receiver_knows_of_the_connection() {
+    let listener = Listener::new();
+    let client = begin(&listener.address, &Setup::default());
+    let memory = client.memory(64, ALL);
+    client.recv(1, vec![memory.sge(0, 64)]);
+    let server = listener.accept(&Setup::default());
+    let from = server.memory(64, LOCAL);
+    from.fill(5);
+    server.post(Wr::new(2, Op::Send, vec![from.sge(0, 64)]));
+    client.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+    client.recv_cq.expect(1, SUCCESS);
+    same("the message", &memory.read(0, 64), &[5; 64]);
+    server.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+}
+
+// ---- nothing is left ----
+
+/// How far a connection gets before it ends.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+enum Stage {
+    Created,
+    Bound,
+    AddrAsked,
+    AddrResolved,
+    RouteResolved,
+    Connecting,
+    Requested,
+    Accepted,
+    Established,
+    Disconnecting,
+    Disconnected,
+}
+
+use Stage::*;
+const STAGES: [Stage; 11] = [
+    Created, Bound, AddrAsked, AddrResolved, RouteResolved, Connecting, Requested, Accepted,
+    Established, Disconnecting, Disconnected,
+];
+
+/// The objects of the process, and its descriptors.
+fn all_there_is() -> [usize; 7] {
+    let kinds = ["cm_id", "qp", "cq", "mr", "pd", "srq"].map(|kind| count(kind) as usize);
+    let [a, b, c, d, e, f] = kinds;
+    [a, b, c, d, e, f, open_fds()]
+}
+
+/// Brings a connection there, and destroys what it has.
+fn destroy_at(stage: Stage, server_first: bool) {
+    let listener = Listener::new();
+    let channel = Channel::new();
+    let mut client = Some(Id::new(&channel));
+    let mut server = None;
+    if let Some(client) = &client {
+        if stage == Bound {
+            good("rdma_bind_addr", client.bind(&LOOPBACK));
+        }
+        if stage >= AddrAsked {
+            good("rdma_resolve_addr", client.resolve_addr(&listener.address));
+        }
+        if stage >= AddrResolved {
+            channel.expect(RDMA_CM_EVENT_ADDR_RESOLVED);
+        }
+        if stage >= RouteResolved {
+            good("rdma_resolve_route", c!(rdma_resolve_route(client.0, 1000)));
+            channel.expect(RDMA_CM_EVENT_ROUTE_RESOLVED);
+        }
+        if stage >= Connecting {
+            client.create_small_qp();
+            client.connect(&ConnParam::default());
+        }
+        if stage >= Requested {
+            let id = Id(listener.channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id);
+            if stage >= Accepted {
+                id.create_small_qp();
+                id.accept(&ConnParam::default());
+            }
+            server = Some(id);
+        }
+        if stage >= Established {
+            channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+            listener.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+        }
+        if stage >= Disconnecting {
+            client.disconnect();
+        }
+        if stage >= Disconnected {
+            listener.channel.expect(RDMA_CM_EVENT_DISCONNECTED);
+            server.as_ref().unwrap().disconnect();
+            channel.expect(RDMA_CM_EVENT_DISCONNECTED);
+        }
+    }
+    if server_first {
+        drop(server);
+        drop(client.take());
+    } else {
+        drop(client.take());
+        drop(server);
+    }
+}
+
+#[test]
+fn nothing_is_left_wherever_a_connection_ends() {
+    alone(|| {
+        // What there is once for the whole process is there from now on.
+        destroy_at(Disconnected, false);
+        for stage in STAGES {
+            for server_first in [false, true] {
+                let before = settled();
+                for _ in 0..10 {
+                    destroy_at(stage, server_first);
+                }
+                let mut now = all_there_is();
+                let end = Instant::now() + LIMIT;
+                while now != before && Instant::now() < end {
+                    std::thread::sleep(Duration::from_millis(5));
+                    now = all_there_is();
+                }
+                assert_eq!(
+                    now, before,
+                    "{stage:?}, the server first: {server_first}; ids, qps, cqs, mrs, pds, srqs, fds"
+                );
+            }
+        }
+    });
+}
+
+/// What there is, once all that is only slow to go has gone.
+fn settled() -> [usize; 7] {
+    let mut last = all_there_is();
+    let mut since = Instant::now();
+    until("the number of objects stays the same", || {
+        let now = all_there_is();
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+        since.elapsed() > Duration::from_millis(20)
+    });
+    last
+}
+
+#[test]
+fn requests_that_nobody_takes_leave_nothing() {
+    alone(|| {
+        destroy_at(Disconnected, false);
+        let before = settled();
+        for _ in 0..20 {
+            let listener = Listener::new();
+            let clients: Vec<End> =
+                (0..5).map(|_| begin(&listener.address, &Setup::default())).collect();
+            if clients[0].channel.is_quiet() {
+                drop(clients);
+            } else {
+                drop(listener);
+            }
+        }
+        until("all is gone", || all_there_is() == before);
+    });
+}
+
+// ---- the synchronous mode ----
+
+#[test]
+fn ids_without_a_channel_wait() {
+    let (send, address) = std::sync::mpsc::channel();
+    let server = std::thread::spawn(move || {
+        let listener = Id::new_sync();
+        send.send(listener.listen_at(&LOOPBACK, 0)).unwrap();
+        let mut id = ptr::null_mut();
+        good("rdma_get_request", c!(rdma_get_request(listener.0, &mut id)));
+        let id = Id(id);
+        let event = c!(&*(*id.0).event);
+        assert_eq!(name(event.event), "RDMA_CM_EVENT_CONNECT_REQUEST");
+        id.create_small_qp();
+        id.accept(&ConnParam::default());
+        assert_eq!(name(c!((*(*id.0).event).event)), "RDMA_CM_EVENT_ESTABLISHED");
+        id.disconnect();
+        assert_eq!(name(c!((*(*id.0).event).event)), "RDMA_CM_EVENT_DISCONNECTED");
+    });
+    let client = Id::new_sync();
+    good("rdma_resolve_addr", client.resolve_addr(&address.recv().unwrap()));
+    assert_eq!(name(c!((*(*client.0).event).event)), "RDMA_CM_EVENT_ADDR_RESOLVED");
+    good("rdma_resolve_route", c!(rdma_resolve_route(client.0, 1000)));
+    client.create_small_qp();
+    client.connect(&ConnParam::default());
+    assert_eq!(name(c!((*(*client.0).event).event)), "RDMA_CM_EVENT_ESTABLISHED");
+    client.disconnect();
+    soon("the server", move || server.join().unwrap());
+}
+
+#[test]
+fn an_id_without_a_channel_says_that_it_is_refused() {
+    let address = nobody();
+    let client = Id::new_sync();
+    good("rdma_resolve_addr", client.resolve_addr(&address));
+    good("rdma_resolve_route", c!(rdma_resolve_route(client.0, 1000)));
+    client.create_small_qp();
+    soon("rdma_connect", move || {
+        let mut param = ConnParam::default().c();
+        let result = c!(rdma_connect(client.0, &mut param));
+        fails("rdma_connect", result, libc::ECONNREFUSED);
+        assert_eq!(c!((*(*client.0).event).event), RDMA_CM_EVENT_REJECTED);
+        assert_eq!(c!((*(*client.0).event).status), 8);
+        drop(client);
+    });
+}
+
+// ---- endpoints ----
+
+fn address_info(service: &str, flags: u32) -> *mut rdma_addrinfo {
+    let mut hints: rdma_addrinfo = c!(std::mem::zeroed());
+    hints.ai_flags = flags as c_int;
+    hints.ai_port_space = rdma_port_space::RDMA_PS_TCP as c_int;
+    let (node, service) = (c"127.0.0.1", CString::new(service).unwrap());
+    let mut info = ptr::null_mut();
+    let result = c!(rdma_getaddrinfo(node.as_ptr(), service.as_ptr(), &hints, &mut info));
+    good("rdma_getaddrinfo", result);
+    info
+}
+
+#[test]
+fn endpoints() {
+    let attr = || {
+        let mut attr: ibv_qp_init_attr = c!(std::mem::zeroed());
+        attr.cap.max_send_wr = 4;
+        attr.cap.max_recv_wr = 4;
+        attr.cap.max_send_sge = 1;
+        attr.cap.max_recv_sge = 1;
+        attr.sq_sig_all = 1;
+        attr.qp_type = ibv_qp_type::IBV_QPT_RC;
+        attr
+    };
+    let create = |info, attr: &mut ibv_qp_init_attr| {
+        let mut id = ptr::null_mut();
+        good("rdma_create_ep", c!(rdma_create_ep(&mut id, info, ptr::null_mut(), attr)));
+        c!(rdma_freeaddrinfo(info));
+        Id(id)
+    };
+    let listener = create(address_info("0", 1), &mut attr());
+    assert!(listener.qp().is_null(), "the queue pair is for those who come");
+    good("rdma_listen", c!(rdma_listen(listener.0, 0)));
+    let port = listener.local().port().to_string();
+    let server = std::thread::spawn(move || {
+        let mut id = ptr::null_mut();
+        good("rdma_get_request", c!(rdma_get_request(listener.0, &mut id)));
+        let id = Id(id);
+        assert!(!id.qp().is_null(), "one that comes has a queue pair");
+        let mut message = [0u8; 8];
+        let addr = message.as_mut_ptr().cast();
+        let mr = made("rdma_reg_msgs", c!(rdma_reg_msgs(id.0, addr, 8)));
+        good("rdma_post_recv", c!(rdma_post_recv(id.0, ptr::null_mut(), addr, 8, mr)));
+        good("rdma_accept", c!(rdma_accept(id.0, ptr::null_mut())));
+        let mut wc: ibv_wc = c!(std::mem::zeroed());
+        assert_eq!(c!(rdma_get_recv_comp(id.0, &mut wc)), 1);
+        assert_eq!((wc.status, message), (0, *b"a word.\0"));
+        id.disconnect();
+        good("rdma_dereg_mr", c!(rdma_dereg_mr(mr)));
+        (id, listener)
+    });
+    let client = create(address_info(&port, 0), &mut attr());
+    assert!(!client.qp().is_null());
+    good("rdma_connect", c!(rdma_connect(client.0, ptr::null_mut())));
+    let mut message = *b"a word.\0";
+    let addr = message.as_mut_ptr().cast();
+    let mr = made("rdma_reg_msgs", c!(rdma_reg_msgs(client.0, addr, 8)));
+    good("rdma_post_send", c!(rdma_post_send(client.0, ptr::null_mut(), addr, 8, mr, 0)));
+    let mut wc: ibv_wc = c!(std::mem::zeroed());
+    assert_eq!(c!(rdma_get_send_comp(client.0, &mut wc)), 1);
+    assert_eq!(wc.status, 0);
+    client.disconnect();
+    drop(soon("the server", move || server.join().unwrap()));
+    good("rdma_dereg_mr", c!(rdma_dereg_mr(mr)));
+}
+
+#[test]
+fn an_endpoint_to_where_nobody_is() {
+    let (node, service) = (c"no.such.host.invalid", c"1");
+    let mut info = ptr::null_mut();
+    let hints = ptr::null();
+    let result = c!(rdma_getaddrinfo(node.as_ptr(), service.as_ptr(), hints, &mut info));
+    assert_ne!(result, 0, "a host that there is not was found");
+    let text = c!(CStr::from_ptr(libc::gai_strerror(result)));
+    assert!(!text.is_empty());
+}
+
+// ---- many ----
+
+#[test]
+fn a_thousand_connections() {
+    const MANY: usize = 1000;
+    alone(|| {
+        let mut limit = c!(std::mem::zeroed::<libc::rlimit>());
+        good("getrlimit", c!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit)));
+        limit.rlim_cur = limit.rlim_max;
+        good("setrlimit", c!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit)));
+        let room = (limit.rlim_cur as usize).saturating_sub(64) / 2;
+        assert!(room >= MANY, "only {} descriptors are allowed here", limit.rlim_cur);
+        destroy_at(Disconnected, false);
+        let before = settled();
+        {
+            let listener = Listener::new();
+            let channel = Channel::new();
+            let context = {
+                let id = Id::new(&channel);
+                id.resolve(&channel, &listener.address);
+                c!((*id.0).verbs)
+            };
+            let pd = Pd::new(context);
+            let cq = Cq::new(context, 4 * MANY as c_int, None);
+            let mut attr: ibv_qp_init_attr = c!(std::mem::zeroed());
+            (attr.send_cq, attr.recv_cq) = (cq.0, cq.0);
+            attr.cap.max_send_wr = 1;
+            attr.cap.max_recv_wr = 1;
+            attr.cap.max_send_sge = 1;
+            attr.cap.max_recv_sge = 1;
+            attr.qp_type = ibv_qp_type::IBV_QPT_RC;
+            let qp = |id: &Id| {
+                let result = c!(rdma_create_qp(id.0, pd.0, &mut { attr }));
+                good("rdma_create_qp", result);
+            };
+            let mut clients = vec![];
+            let mut servers = vec![];
+            for _ in 0..MANY {
+                let id = Id::new(&channel);
+                id.resolve(&channel, &listener.address);
+                qp(&id);
+                id.connect(&ConnParam::default());
+                clients.push(id);
+            }
+            while servers.len() < MANY {
+                let event = listener.channel.get();
+                if event.kind == RDMA_CM_EVENT_CONNECT_REQUEST {
+                    let id = Id(event.id);
+                    qp(&id);
+                    assert_eq!(post_recvs(id.qp(), &[(1, vec![])]), Ok(()));
+                    id.accept(&ConnParam::default());
+                    servers.push(id);
+                }
+            }
+            for _ in 0..MANY {
+                channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+            }
+            for client in &clients {
+                let wr = Wr::new(2, Op::Send, vec![]);
+                assert_eq!(post_list(client.qp(), &[wr]), Ok(()));
+            }
+            let mut ids = [0, 0, 0];
+            for _ in 0..2 * MANY {
+                let wc = cq.next();
+                assert_eq!(wc.status, SUCCESS);
+                ids[wc.id as usize] += 1;
+            }
+            assert_eq!(ids, [0, MANY, MANY], "received and sent");
+            // One half disconnects, the other half just goes.
+            for client in &clients[..MANY / 2] {
+                client.disconnect();
+            }
+            clients.truncate(MANY / 2);
+            let mut gone = 0;
+            while gone < MANY {
+                gone += usize::from(listener.channel.get().kind == RDMA_CM_EVENT_DISCONNECTED);
+            }
+            drop(servers);
+            for _ in 0..MANY / 2 {
+                channel.expect(RDMA_CM_EVENT_DISCONNECTED);
+            }
+            drop(clients);
+        }
+        until("all is gone", || all_there_is() == before);
+    });
+}

@@ -1,0 +1,488 @@
+//! Processes: forks, ends, signals, and programs that load the library and let it go.
+
+use crate::common::*;
+use rdma_sys::*;
+use softverbs::exports::cm::*;
+use softverbs::exports::queues::*;
+use std::ffi::c_int;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::{Command, Stdio};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Forks. The child does that, and ends with what it gives; nothing of the harness runs in it.
+fn fork(child: impl FnOnce() -> c_int) -> libc::pid_t {
+    let pid = c!(libc::fork());
+    assert!(pid >= 0, "fork: {}", std::io::Error::last_os_error());
+    if pid == 0 {
+        // One that hangs is ended by this.
+        c!(libc::alarm(LIMIT.as_secs() as u32));
+        let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child));
+        c!(libc::_exit(code.unwrap_or(99)));
+    }
+    pid
+}
+
+/// What the child ended with.
+#[track_caller]
+fn ended(pid: libc::pid_t) {
+    let mut status = 0;
+    let end = Instant::now() + 2 * LIMIT;
+    loop {
+        match c!(libc::waitpid(pid, &mut status, libc::WNOHANG)) {
+            0 => assert!(Instant::now() < end, "the child has not ended"),
+            -1 if errno() == libc::EINTR => {}
+            _ => break,
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    if libc::WIFSIGNALED(status) {
+        panic!("the child was ended by signal {}", libc::WTERMSIG(status));
+    }
+    assert_eq!(libc::WEXITSTATUS(status), 0, "the status of the child");
+}
+
+/// A message there and one back.
+fn talk(pair: &Pair) {
+    let (from, to) = (pair.client.memory(64, LOCAL), pair.server.memory(64, ALL));
+    for i in 0..10u8 {
+        from.fill(i);
+        pair.server.recv(1, vec![to.sge(0, 64)]);
+        pair.client.post(Wr::new(2, Op::Send, vec![from.sge(0, 64)]));
+        pair.server.recv_cq.expect(1, SUCCESS);
+        pair.client.send_cq.expect(2, SUCCESS);
+        same("the message", &to.read(0, 64), &[i; 64]);
+    }
+}
+
+#[test]
+fn a_child_that_does_nothing() {
+    alone(|| {
+        let pair = Pair::new();
+        let ends = |child: fn() -> c_int| {
+            let pid = fork(child);
+            talk(&pair);
+            ended(pid);
+            talk(&pair);
+        };
+        ends(|| 0);
+        // With all that runs when a program ends.
+        ends(|| c!(libc::exit(0)));
+        ends(|| {
+            let program = c"true".as_ptr();
+            c!(libc::execlp(program, program, ptr::null::<libc::c_char>()))
+        });
+    });
+}
+
+#[test]
+fn a_child_of_a_busy_process_uses_objects_of_its_own() {
+    alone(|| {
+        let pair = Pair::new();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            // Whatever is locked while something goes on, is so now and then when a child is made.
+            scope.spawn(|| {
+                let to = pair.server.memory(1 << 16, ALL);
+                let from = pair.client.memory(1 << 16, LOCAL);
+                let mut i = 0;
+                while !stop.load(Ordering::SeqCst) {
+                    let len = [8, 1 << 16][i % 2];
+                    let sges = vec![from.sge(0, len)];
+                    pair.client.post(Wr::new(1, Op::Write(to.at(0)), sges));
+                    pair.client.send_cq.expect(1, SUCCESS);
+                    drop(pair.client.memory(4096, LOCAL));
+                    i += 1;
+                }
+            });
+            scope.spawn(|| {
+                while !stop.load(Ordering::SeqCst) {
+                    drop(Pair::new());
+                }
+            });
+            for _ in 0..25 {
+                ended(fork(|| {
+                    talk(&Pair::new());
+                    0
+                }));
+            }
+            stop.store(true, Ordering::SeqCst);
+        });
+    });
+}
+
+#[test]
+fn children_of_children() {
+    alone(|| {
+        let pair = Pair::new();
+        let pid = fork(|| {
+            let pair = Pair::new();
+            let pid = fork(|| {
+                talk(&Pair::new());
+                0
+            });
+            talk(&pair);
+            ended(pid);
+            0
+        });
+        talk(&pair);
+        ended(pid);
+    });
+}
+
+#[test]
+fn a_child_can_destroy_what_its_parent_made() {
+    // It is the child's copy: the parent's goes on.
+    alone(|| {
+        let pair = Pair::new();
+        let listener = Listener::new();
+        let (pair, listener) = (Shared(&raw const pair), Shared(&raw const listener));
+        ended(fork(|| {
+            c! {
+                drop(ptr::read(pair.get()));
+                drop(ptr::read(listener.get()));
+            }
+            0
+        }));
+        talk(c!(&*pair.get()));
+        let client = begin(c!(&(*listener.get()).address), &Setup::default());
+        c!(&*listener.get()).accept(&Setup::default());
+        client.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+    });
+}
+
+fn port_of(part: &mut Part) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, part.told().parse().unwrap()).into()
+}
+
+#[test]
+fn the_end_of_a_process_is_noticed_although_its_child_lives() {
+    if role().is_some() {
+        let listener = Listener::new();
+        tell(listener.address.port());
+        let server = listener.accept(&Setup::default());
+        server.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+        let pid = fork(|| {
+            // Much longer than all of the test.
+            c!(libc::alarm(2 * LIMIT.as_secs() as u32));
+            c!(libc::pause())
+        });
+        tell(pid);
+        wait_to_go_on();
+        return;
+    }
+    let mut part = Part::start("server");
+    let to = port_of(&mut part);
+    let client = begin(&to, &Setup::default());
+    client.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+    let child: libc::pid_t = part.told().parse().unwrap();
+    assert!(client.channel.is_quiet());
+    part.kill();
+    client.channel.expect(RDMA_CM_EVENT_DISCONNECTED);
+    assert_eq!(c!(libc::kill(child, 0)), 0, "the child lives");
+    // Nor does it keep the port.
+    let again = begin(&to, &Setup::default());
+    assert_eq!(again.channel.expect(RDMA_CM_EVENT_REJECTED).status, 8);
+    c!(libc::kill(child, libc::SIGKILL));
+}
+
+#[test]
+fn a_program_may_end_with_connections_open() {
+    if role().is_some() {
+        let listener = Listener::new();
+        tell(listener.address.port());
+        let mut servers = vec![];
+        for _ in 0..5 {
+            servers.push(listener.accept(&Setup::default()));
+        }
+        wait_to_go_on();
+        // All of it is open, and this returns to nobody.
+        std::process::exit(0);
+    }
+    let mut part = Part::start("server");
+    let to = port_of(&mut part);
+    let clients: Vec<End> = (0..5).map(|_| begin(&to, &Setup::default())).collect();
+    for client in &clients {
+        client.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+        // It waits for a receive.
+        client.post(Wr::new(1, Op::Send, vec![]));
+    }
+    part.go_on();
+    part.ends();
+    for client in &clients {
+        client.channel.expect(RDMA_CM_EVENT_DISCONNECTED);
+        client.send_cq.expect(1, RETRY_EXC);
+    }
+}
+
+#[test]
+fn what_was_acknowledged_before_an_end_has_arrived() {
+    // The one who sends ends at once when it knows that all has come.
+    if let Some(port) = role() {
+        let client = begin(&(Ipv4Addr::LOCALHOST, port.parse().unwrap()).into(), &Setup::default());
+        client.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+        let from = client.memory(1 << 20, LOCAL);
+        from.write(0, &pattern(1, 1 << 20));
+        for id in 0..8 {
+            let sge = from.sge(id as usize * 100_000, 100_000);
+            client.post(Wr::new(id, Op::Send, vec![sge]));
+        }
+        for id in 0..8 {
+            client.send_cq.expect(id, SUCCESS);
+        }
+        std::process::exit(0);
+    }
+    let listener = Listener::new();
+    let mut part = Part::start(&listener.address.port().to_string());
+    let request = Id(listener.channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id);
+    let server = End::new(request, Channel::new(), &Setup::default());
+    let to = server.memory(1 << 20, LOCAL);
+    for id in 0..8 {
+        server.recv(id, vec![to.sge(id as usize * 100_000, 100_000)]);
+    }
+    server.id.accept(&ConnParam::default());
+    part.ends();
+    for id in 0..8 {
+        server.recv_cq.expect(id, SUCCESS);
+    }
+    same("the messages", &to.read(0, 800_000), &pattern(1, 1 << 20)[..800_000]);
+    listener.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+    listener.channel.expect(RDMA_CM_EVENT_DISCONNECTED);
+}
+
+#[test]
+fn a_process_that_is_stopped_for_a_while_goes_on() {
+    if role().is_some() {
+        let listener = Listener::new();
+        tell(listener.address.port());
+        let server = listener.accept(&Setup::default());
+        let to = server.memory(1 << 20, ALL);
+        server.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+        let At { addr, rkey } = to.at(0);
+        tell(format!("{addr} {rkey}"));
+        wait_to_go_on();
+        return;
+    }
+    let mut part = Part::start("server");
+    let client = begin(&port_of(&mut part), &Setup::default());
+    client.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+    let place = part.told();
+    let (addr, rkey) = place.split_once(' ').unwrap();
+    let at = At {
+        addr: addr.parse().unwrap(),
+        rkey: rkey.parse().unwrap(),
+    };
+    let from = client.memory(1 << 20, LOCAL);
+    c!(libc::kill(part.pid() as libc::pid_t, libc::SIGSTOP));
+    for id in 0..20 {
+        client.post(Wr::new(id, Op::Write(at), vec![from.sge(0, 1 << 20)]));
+    }
+    let end = Instant::now() + Duration::from_millis(700);
+    while Instant::now() < end {
+        assert!(client.send_cq.is_empty(), "a completion while the other side stands still");
+    }
+    c!(libc::kill(part.pid() as libc::pid_t, libc::SIGCONT));
+    for id in 0..20 {
+        client.send_cq.expect(id, SUCCESS);
+    }
+    assert!(client.channel.is_quiet());
+    part.go_on();
+    part.ends();
+}
+
+// ---- signals ----
+
+static SIGNALS: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn count_signal(_: c_int) {
+    SIGNALS.fetch_add(1, Ordering::SeqCst);
+}
+
+fn handle(signal: c_int, flags: c_int) {
+    let mut action: libc::sigaction = c!(std::mem::zeroed());
+    action.sa_sigaction = count_signal as *const () as usize;
+    action.sa_flags = flags;
+    good("sigaction", c!(libc::sigaction(signal, &action, ptr::null_mut())));
+}
+
+/// What a call returns that sleeps, when a signal comes that its thread handles; and what it
+/// returns when, afterwards, there is something.
+fn interrupted(
+    flags: c_int,
+    call: impl Fn() -> (c_int, c_int) + Send + 'static,
+    wake: impl FnOnce(),
+) -> (c_int, c_int) {
+    SIGNALS.store(0, Ordering::SeqCst);
+    handle(libc::SIGUSR1, flags);
+    let (send, thread) = std::sync::mpsc::channel();
+    let (done, outcome) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        send.send(Shared(c!(libc::pthread_self()))).unwrap();
+        done.send(call()).unwrap();
+    });
+    let thread = thread.recv().unwrap().get();
+    let mut early = None;
+    // A signal that comes before the call sleeps does nothing to it, so there are several.
+    for n in 1..=5 {
+        if c!(libc::pthread_kill(thread, libc::SIGUSR1)) != 0 {
+            break;
+        }
+        until("the signal is handled", || SIGNALS.load(Ordering::SeqCst) >= n || early.is_some());
+        early = early.or(outcome.recv_timeout(Duration::from_millis(20)).ok());
+        if early.is_some() {
+            break;
+        }
+    }
+    wake();
+    early.unwrap_or_else(|| outcome.recv_timeout(LIMIT).expect("the call to return"))
+}
+
+fn cm_event(channel: Shared<*mut rdma_event_channel>) -> (c_int, c_int) {
+    let mut event = ptr::null_mut();
+    let result = c!(rdma_get_cm_event(channel.get(), &mut event));
+    let error = errno();
+    if result == 0 {
+        c!(rdma_ack_cm_event(event));
+        return (0, 0);
+    }
+    (result, error)
+}
+
+#[test]
+fn signals_while_waiting_for_an_event_of_a_connection() {
+    alone(|| {
+        let channel = Channel::new();
+        let id = Id::new(&channel);
+        let raw = Shared(channel.0);
+        let wake = || good("rdma_resolve_addr", id.resolve_addr(&(Ipv4Addr::LOCALHOST, 9).into()));
+        let outcome = interrupted(0, move || cm_event(raw), wake);
+        assert_eq!(outcome, (-1, libc::EINTR), "without SA_RESTART");
+        channel.expect(RDMA_CM_EVENT_ADDR_RESOLVED);
+        let wake = || good("rdma_resolve_route", c!(rdma_resolve_route(id.0, 1000)));
+        let outcome = interrupted(libc::SA_RESTART, move || cm_event(raw), wake);
+        assert_eq!(outcome, (0, 0), "with SA_RESTART");
+    });
+}
+
+#[test]
+fn signals_while_waiting_for_a_completion() {
+    alone(|| {
+        let pair = Pair::new();
+        let raw = Shared(pair.server.comp.0);
+        let call = move || {
+            let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
+            let result = c!(ibv_get_cq_event(raw.get(), &mut cq, &mut context));
+            let error = errno();
+            if result == 0 {
+                c!(ibv_ack_cq_events(cq, 1));
+                return (0, 0);
+            }
+            (result, error)
+        };
+        let message = || {
+            pair.server.recv(1, vec![]);
+            pair.client.post(Wr::new(2, Op::Send, vec![]));
+        };
+        pair.server.recv_cq.arm(false);
+        let outcome = interrupted(0, call, || {});
+        assert_eq!(outcome, (-1, libc::EINTR), "without SA_RESTART");
+        let outcome = interrupted(libc::SA_RESTART, call, message);
+        assert_eq!(outcome, (0, 0), "with SA_RESTART");
+    });
+}
+
+#[test]
+fn signals_are_handled_by_the_programs_threads() {
+    alone(|| {
+        handle(libc::SIGUSR1, 0);
+        let pair = Pair::new();
+        // All threads of the program's own hold the signal back, so it has to wait.
+        c! {
+            let mut set = std::mem::zeroed();
+            libc::sigemptyset(&mut set);
+            libc::sigaddset(&mut set, libc::SIGUSR1);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &set, ptr::null_mut());
+            libc::kill(libc::getpid(), libc::SIGUSR1);
+            talk(&pair);
+            let blocked = status("SigBlk");
+            let holding = tasks().iter().all(|task| mask(task, "SigBlk") & 1 << (libc::SIGUSR1 - 1) != 0);
+            if holding {
+                assert_eq!(SIGNALS.load(Ordering::SeqCst), 0, "handled by a thread of the library");
+            }
+            let _ = blocked;
+        }
+        // And the library's own holds back all.
+        let ours: Vec<String> = tasks().into_iter().filter(|task| comm(task) == "softverbs").collect();
+        assert!(!ours.is_empty(), "the thread that makes progress");
+        for task in ours {
+            // All but those that can't be held back, SIGKILL and SIGSTOP, and the C library's two.
+            let free = !mask(&task, "SigBlk") & !(1 << 8 | 1 << 18 | 1 << 31 | 1 << 32);
+            assert_eq!(free, 0, "signals that the thread would handle: {free:#x}");
+        }
+    });
+}
+
+fn status(field: &str) -> u64 {
+    mask("/proc/self", field)
+}
+
+fn tasks() -> Vec<String> {
+    let entries = std::fs::read_dir("/proc/self/task").unwrap();
+    entries.map(|entry| entry.unwrap().path().to_str().unwrap().to_string()).collect()
+}
+
+fn comm(task: &str) -> String {
+    std::fs::read_to_string(format!("{task}/comm")).unwrap().trim().to_string()
+}
+
+fn mask(task: &str, field: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("{task}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with(field)).unwrap();
+    u64::from_str_radix(line.split_whitespace().nth(1).unwrap(), 16).unwrap()
+}
+
+// ---- the library as a file ----
+
+/// The library of the build that this program is of.
+fn library_file() -> std::path::PathBuf {
+    let deps = std::env::current_exe().unwrap();
+    deps.ancestors().nth(2).unwrap().join("libsoftverbs.so")
+}
+
+/// Builds and runs a C program that loads the library while it runs.
+fn run_c(name: &str, source: &str) {
+    let dir = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let file = dir.join(format!("{name}.c"));
+    let program = dir.join(name);
+    std::fs::write(&file, source).unwrap();
+    let built = Command::new("cc")
+        .args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-o"])
+        .args([&program, &file])
+        .args(["-ldl", "-lpthread"])
+        .output()
+        .unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let mut child = Command::new(program)
+        .arg(library_file())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let end = Instant::now() + LIMIT;
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            assert!(status.success(), "{name} ended with {status}");
+            return;
+        }
+        if Instant::now() > end {
+            let _ = child.kill();
+            panic!("{name} has not ended within {LIMIT:?}");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn the_library_can_be_closed() {
+    run_c("semantics-dlclose", include_str!("dlclose.c"));
+}

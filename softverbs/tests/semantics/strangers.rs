@@ -1,0 +1,540 @@
+//! Who speaks something else, or speaks it badly: loses its connection, and costs nothing. Here the
+//! other side is a bare socket, which also can do what no honest one does.
+
+use crate::common::*;
+use softverbs::frames::{self, AtomicOp, Flags, FlushKind, Frame, Nak, Params, Private, Remote};
+use softverbs::frames::{HEADER, MAX_FIELDS, SEGMENT};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+/// A socket to where someone listens.
+struct Stranger(TcpStream);
+
+impl Stranger {
+    fn new(to: &SocketAddr) -> Self {
+        let socket = TcpStream::connect(to).unwrap();
+        socket.set_read_timeout(Some(LIMIT)).unwrap();
+        socket.set_write_timeout(Some(LIMIT)).unwrap();
+        Stranger(socket)
+    }
+
+    /// Writes what the other side takes before it has enough.
+    fn say(&mut self, bytes: &[u8]) {
+        let _ = self.0.write_all(bytes);
+    }
+
+    /// The other side ends the connection.
+    #[track_caller]
+    fn is_cut_off(&mut self) {
+        let end = Instant::now() + LIMIT;
+        let mut buffer = [0; 4096];
+        loop {
+            match self.0.read(&mut buffer) {
+                Ok(0) => return,
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return,
+                Err(error) => panic!("the connection is still there: {error}"),
+            }
+            assert!(Instant::now() < end, "the connection is still there, and talks");
+        }
+    }
+}
+
+fn encoded(frame: &Frame, payload: &[u8]) -> Vec<u8> {
+    let mut out = [0; MAX_FIELDS];
+    let len = frames::encode(frame, payload.len().min(SEGMENT), &mut out);
+    [&out[..len], payload].concat()
+}
+
+const PARAMS: Params = Params {
+    qp_num: 77,
+    responder_resources: 4,
+    initiator_depth: 4,
+    flow_control: 1,
+    retry_count: 7,
+    rnr_retry_count: 7,
+    srq: 0,
+};
+
+fn request() -> Vec<u8> {
+    encoded(&Frame::Request(PARAMS, Private::NONE), &[])
+}
+
+const ALONE: Flags = Flags::FIRST.union(Flags::LAST);
+
+/// An honest connection works.
+#[track_caller]
+fn is_well(listener: &Listener) {
+    let setup = Setup::default();
+    let client = begin(&listener.address, &setup);
+    let server = loop {
+        let id = Id(listener.channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id);
+        // Strangers may have asked, too.
+        if id.peer() == client.id.local() {
+            break listener.accept_id(id, &setup);
+        }
+    };
+    client.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+    server.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+    let (from, to) = (client.memory(64, LOCAL), server.memory(64, ALL));
+    from.fill(9);
+    client.post(Wr::new(1, Op::Write(to.at(0)), vec![from.sge(0, 64)]));
+    client.send_cq.expect(1, SUCCESS);
+    same("what was written", &to.read(0, 64), &[9; 64]);
+}
+
+/// What is said instead of a request to connect.
+fn first_words() -> Vec<(&'static str, Vec<u8>)> {
+    let with = |at: usize, byte: u8| {
+        let mut bytes = request();
+        bytes[at] = byte;
+        bytes
+    };
+    let length = |length: u32| {
+        let mut bytes = request();
+        bytes[..4].copy_from_slice(&length.to_le_bytes());
+        bytes
+    };
+    let send = Frame::Send {
+        seq: 0,
+        flags: ALONE,
+        imm: 0,
+    };
+    vec![
+        ("HTTP", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec()),
+        ("TLS", [&[0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3][..], &pattern(9, 400)].concat()),
+        ("SSH", b"SSH-2.0-OpenSSH_9.2\r\n".to_vec()),
+        ("zeroes", vec![0; 4096]),
+        ("ones", vec![0xff; 4096]),
+        ("noise", pattern(1, 100_000)),
+        ("another version", with(6, 2)),
+        ("another magic", with(HEADER, b'S')),
+        ("an unknown kind", with(4, 99)),
+        ("kind 0", with(4, 0)),
+        ("unknown flags", with(5, 0x80)),
+        ("a length of 4 GiB", length(u32::MAX)),
+        ("a length that leaves no room", length(HEADER as u32)),
+        ("a length of too much private data", length(14 + 8 + 57)),
+        ("a message before a connection", encoded(&send, b"hello")),
+        ("an answer to nothing", encoded(&Frame::Reply(PARAMS, Private::NONE), &[])),
+        ("an end of nothing", encoded(&Frame::Disconnect, &[])),
+        ("ready", encoded(&Frame::Ready, &[])),
+        ("an acknowledgement", encoded(&Frame::Ack(0), &[])),
+        ("failure", encoded(&Frame::Failed, &[])),
+        ("two requests", [request(), request()].concat()),
+        ("a request and a message", [request(), encoded(&send, b"hello")].concat()),
+    ]
+}
+
+#[test]
+fn who_is_no_peer_is_cut_off() {
+    let listener = Listener::new();
+    for (what, words) in first_words() {
+        let mut stranger = Stranger::new(&listener.address);
+        stranger.say(&words);
+        eprintln!("{what}");
+        stranger.is_cut_off();
+        // Some of them did ask for a connection first.
+        while readable(listener.channel.fd(), NOW) {
+            drop(Id(listener.channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id));
+        }
+        is_well(&listener);
+    }
+}
+
+#[test]
+fn who_says_too_little_is_cut_off_in_time_and_holds_up_nobody() {
+    let listener = Listener::new();
+    let half = request();
+    let mut strangers: Vec<Stranger> = (0..half.len())
+        .map(|len| {
+            let mut stranger = Stranger::new(&listener.address);
+            stranger.say(&half[..len]);
+            stranger
+        })
+        .collect();
+    is_well(&listener);
+    let start = Instant::now();
+    strangers.iter_mut().for_each(Stranger::is_cut_off);
+    assert!(start.elapsed() < Duration::from_secs(15), "after {:?} only", start.elapsed());
+    assert!(listener.channel.is_quiet());
+}
+
+#[test]
+fn who_goes_at_once_leaves_nothing() {
+    alone(|| {
+        let listener = Listener::new();
+        is_well(&listener);
+        until("what was is gone", || count("cm_id") == 1);
+        let before = open_fds();
+        for len in 0..300 {
+            let mut stranger = Stranger::new(&listener.address);
+            stranger.say(&request()[..len % request().len()]);
+        }
+        is_well(&listener);
+        until("the strangers are gone", || open_fds() <= before);
+    });
+}
+
+// ---- after the handshake ----
+
+/// A connection whose other side is a bare socket.
+struct Connection {
+    server: End,
+    peer: Stranger,
+    /// What has come for the peer and was not looked at.
+    come: Vec<u8>,
+}
+
+impl Connection {
+    fn new() -> Self {
+        Self::with(&Setup::default())
+    }
+
+    fn with(setup: &Setup) -> Self {
+        let listener = Listener::new();
+        let mut peer = Stranger::new(&listener.address);
+        peer.say(&request());
+        let server = listener.accept(setup);
+        let mut connection = Connection {
+            server,
+            peer,
+            come: vec![],
+        };
+        let (frame, _) = connection.next();
+        assert!(matches!(frame, Frame::Reply(..)), "{frame:?} is no reply");
+        connection.say(Frame::Ready, &[]);
+        connection.server.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+        connection
+    }
+
+    fn say(&mut self, frame: Frame, payload: &[u8]) {
+        self.peer.say(&encoded(&frame, payload));
+    }
+
+    /// The next frame for the peer, with its payload.
+    #[track_caller]
+    fn next(&mut self) -> (Frame, Vec<u8>) {
+        loop {
+            if let Some((frame, fields, payload)) = frames::decode(&self.come).unwrap()
+                && self.come.len() >= fields + payload
+            {
+                let data = self.come[fields..fields + payload].to_vec();
+                self.come.drain(..fields + payload);
+                return (frame, data);
+            }
+            let mut buffer = [0; 65_536];
+            let n = self.peer.0.read(&mut buffer).expect("a frame");
+            assert!(n > 0, "the connection has ended");
+            self.come.extend_from_slice(&buffer[..n]);
+        }
+    }
+}
+
+/// What no honest peer says on a connection, made with something to address.
+fn bad_words(at: Remote) -> Vec<(&'static str, Vec<u8>)> {
+    let send = |seq, flags| Frame::Send {
+        seq,
+        flags,
+        imm: 0,
+    };
+    let write = |seq, flags, left| Frame::Write {
+        seq,
+        flags,
+        imm: 0,
+        at,
+        left,
+    };
+    let read = |seq| Frame::Read { seq, at, len: 8 };
+    let mut long = encoded(&send(0, ALONE), &[]);
+    long[..4].copy_from_slice(&(8 + SEGMENT as u32 + 1).to_le_bytes());
+    let mut flush = encoded(
+        &Frame::Flush {
+            seq: 0,
+            flags: ALONE,
+            at,
+            len: 8,
+            kind: FlushKind::Global,
+            whole: false,
+        },
+        &[],
+    );
+    flush[6] = 9;
+    let mut timer = encoded(&Frame::NotReady { seq: 0, timer: 31 }, &[]);
+    timer[6] = 32;
+    let mut nak = encoded(&Frame::Nak(0, Nak::AccessError), &[]);
+    nak[6] = 7;
+    vec![
+        ("garbage", pattern(3, 5000)),
+        ("a request", request()),
+        ("a reply", encoded(&Frame::Reply(PARAMS, Private::NONE), &[])),
+        ("a second ready", encoded(&Frame::Ready, &[])),
+        ("the end of an end", encoded(&Frame::Disconnected, &[])),
+        ("a rejection", encoded(&Frame::Reject(28, Private::NONE), &[])),
+        ("a message out of order", encoded(&send(5, ALONE), &[])),
+        ("the end of a message that did not begin", encoded(&send(0, Flags::LAST), &[1])),
+        ("a write out of order", encoded(&write(9, ALONE, 1), &[1])),
+        ("the end of a write that did not begin", encoded(&write(0, Flags::LAST, 1), &[1])),
+        ("a write with less than it has", encoded(&write(0, ALONE, 1), &[1, 2])),
+        ("a last part that is not the last", encoded(&write(0, ALONE, 10), &[1, 2])),
+        ("a part that is the last and does not say so", encoded(&write(0, Flags::FIRST, 2), &[1, 2])),
+        (
+            "a message within a write",
+            [
+                encoded(&write(0, Flags::FIRST, 10), &[1, 2]),
+                encoded(&send(0, Flags::LAST), &[1]),
+            ]
+            .concat(),
+        ),
+        (
+            "a read within a write",
+            [encoded(&write(0, Flags::FIRST, 10), &[1, 2]), encoded(&read(0), &[])].concat(),
+        ),
+        ("a read out of order", encoded(&read(1), &[])),
+        ("an atomic out of order", {
+            let op = AtomicOp::FetchAdd(1);
+            encoded(&Frame::Atomic { seq: 3, at, op }, &[])
+        }),
+        ("an atomic write out of order", {
+            let (flags, value) = (ALONE, [0; 8]);
+            encoded(
+                &Frame::AtomicWrite {
+                    seq: 1,
+                    flags,
+                    at,
+                    value,
+                },
+                &[],
+            )
+        }),
+        ("a flush of an unknown kind", flush),
+        ("data that nobody asked for", encoded(&Frame::Data { seq: 0, flags: ALONE }, &[1])),
+        ("a value that nobody asked for", encoded(&Frame::Value { seq: 0, value: 1 }, &[])),
+        ("an acknowledgement of what was not sent", encoded(&Frame::Ack(0), &[])),
+        ("one of much later", encoded(&Frame::Ack(1 << 30), &[])),
+        ("a refusal of what was not sent", encoded(&Frame::Nak(0, Nak::AccessError), &[])),
+        ("an unknown refusal", nak),
+        ("no receive for what was not sent", encoded(&Frame::NotReady { seq: 0, timer: 1 }, &[])),
+        ("an unknown time", timer),
+        ("a payload longer than any", long),
+        ("more reads than were agreed", {
+            let most: Vec<Vec<u8>> = (0..2000)
+                .map(|seq| {
+                    let len = 1 << 20;
+                    encoded(&Frame::Read { seq, at, len }, &[])
+                })
+                .collect();
+            most.concat()
+        }),
+    ]
+}
+
+#[test]
+fn who_speaks_badly_loses_the_connection() {
+    let names: Vec<_> = bad_words(Remote { addr: 0, rkey: 0 }).into_iter().map(|(name, _)| name).collect();
+    for (i, name) in names.into_iter().enumerate() {
+        let mut connection = Connection::new();
+        let memory = connection.server.memory(1 << 20, ALL);
+        let At { addr, rkey } = memory.at(0);
+        let (_, words) = bad_words(Remote { addr, rkey }).swap_remove(i);
+        eprintln!("{name}");
+        connection.peer.say(&words);
+        connection.peer.is_cut_off();
+        connection.server.channel.expect(RDMA_CM_EVENT_DISCONNECTED);
+    }
+}
+
+#[test]
+fn answers_that_do_not_fit_lose_the_connection() {
+    let data = |seq, flags, len: usize| encoded(&Frame::Data { seq, flags }, &vec![7; len]);
+    let value = |seq| encoded(&Frame::Value { seq, value: 1 }, &[]);
+    let ack = |seq| encoded(&Frame::Ack(seq), &[]);
+    // The server asks for: 0, a read of 8 bytes; 1, an atomic; 2, a write.
+    for (name, words) in [
+        ("too much data", data(0, ALONE, 9)),
+        ("too little data for all", data(0, ALONE, 7)),
+        ("all data, and not all", data(0, Flags::empty(), 8)),
+        ("data for an atomic", data(1, ALONE, 8)),
+        ("data for a write", data(2, ALONE, 8)),
+        ("a value for a read", value(0)),
+        ("a value for a write", value(2)),
+        ("data twice", [data(0, ALONE, 8), data(0, ALONE, 8)].concat()),
+        ("a value twice", [data(0, ALONE, 8), value(1), value(1)].concat()),
+        ("an acknowledgement too many", ack(3)),
+    ] {
+        eprintln!("{name}");
+        let mut connection = Connection::new();
+        let memory = connection.server.memory(64, LOCAL);
+        memory.fill(1);
+        let at = At { addr: 8, rkey: 1 };
+        let sge = |at| vec![memory.sge(at, 8)];
+        let wrs = [
+            Wr::new(0, Op::Read(at), sge(0)),
+            Wr::new(1, Op::FetchAdd(at, 1), sge(8)),
+            Wr::new(2, Op::Write(at), sge(16)),
+        ];
+        connection.server.post_by(Interface::List, &wrs);
+        for _ in 0..3 {
+            connection.next();
+        }
+        connection.peer.say(&words);
+        connection.peer.is_cut_off();
+        connection.server.channel.expect(RDMA_CM_EVENT_DISCONNECTED);
+        same("what was not asked for", &memory.read(16, 48), &[1; 48]);
+    }
+}
+
+#[test]
+fn acknowledgements_of_what_was_not_read_end_nothing() {
+    // A read ends with its data only, whatever else is acknowledged.
+    let mut connection = Connection::new();
+    let memory = connection.server.memory(64, LOCAL);
+    let at = At { addr: 8, rkey: 1 };
+    let wrs = [
+        Wr::new(0, Op::Read(at), vec![memory.sge(0, 8)]),
+        Wr::new(1, Op::Write(at), vec![memory.sge(8, 8)]),
+    ];
+    connection.server.post_by(Interface::List, &wrs);
+    connection.next();
+    connection.next();
+    connection.say(Frame::Ack(1), &[]);
+    connection.say(
+        Frame::Data {
+            seq: 0,
+            flags: ALONE,
+        },
+        &[7; 8],
+    );
+    connection.server.send_cq.expect(0, SUCCESS);
+    connection.server.send_cq.expect(1, SUCCESS);
+    same("what was read", &memory.read(0, 8), &[7; 8]);
+}
+
+/// Says that over and over, and reads nothing; the process must not grow by that.
+#[track_caller]
+fn repeats(name: &str, before: &[Vec<u8>], again: &[u8]) {
+    let mut connection = Connection::new();
+    for words in before {
+        connection.peer.say(words);
+    }
+    let chunk = again.repeat(64 * 1024 / again.len() + 1);
+    connection.peer.0.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
+    let start = resident();
+    let end = Instant::now() + Duration::from_millis(700);
+    let mut said = 0;
+    while Instant::now() < end && said < 100 << 20 {
+        match connection.peer.0.write(&chunk) {
+            // What is cut in the middle goes on where it was cut.
+            Ok(n) => {
+                said += n;
+                let rest = n % again.len();
+                if rest > 0 && connection.peer.0.write_all(&again[rest..]).is_err() {
+                    break;
+                }
+            }
+            Err(_) => break,
+        }
+    }
+    let grown = resident().saturating_sub(start);
+    assert!(grown < 16 << 20, "{name}: {said} bytes of it have made the process grow by {grown}");
+}
+
+#[test]
+fn what_is_repeated_does_not_add_up() {
+    alone(|| {
+        let send = Frame::Send {
+            seq: 0,
+            flags: ALONE,
+            imm: 0,
+        };
+        repeats("a message without a receive", &[], &encoded(&send, &[]));
+        repeats("failure", &[], &encoded(&Frame::Failed, &[]));
+        repeats("readiness", &[], &encoded(&Frame::ReadyAgain, &[]));
+        repeats("an old acknowledgement", &[], &encoded(&Frame::Ack(u32::MAX), &[]));
+        repeats(
+            "messages after the end",
+            &[encoded(&Frame::Disconnect, &[])],
+            &encoded(&send, &[0; 100]),
+        );
+        repeats(
+            "failure after the end",
+            &[encoded(&Frame::Disconnect, &[])],
+            &encoded(&Frame::Failed, &[]),
+        );
+    });
+}
+
+#[test]
+fn many_strangers_cost_little() {
+    alone(|| {
+        let listener = Listener::new();
+        is_well(&listener);
+        let words = first_words();
+        let before = resident();
+        let mut half = vec![];
+        for i in 0..400 {
+            let mut stranger = Stranger::new(&listener.address);
+            let (_, said) = &words[i % words.len()];
+            stranger.say(said);
+            if i % 2 == 0 {
+                let mut silent = Stranger::new(&listener.address);
+                silent.say(&request()[..20]);
+                half.push(silent);
+            }
+            while readable(listener.channel.fd(), NOW) {
+                drop(Id(listener.channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id));
+            }
+        }
+        let grown = resident().saturating_sub(before);
+        assert!(grown < 32 << 20, "600 strangers have made the process grow by {grown}");
+        is_well(&listener);
+    });
+}
+
+// ---- what only a peer that does not read can show ----
+
+#[test]
+fn memory_is_deregistered_though_the_peer_takes_nothing() {
+    const LEN: usize = 250_000;
+    let mut connection = Connection::new();
+    let mut source = connection.server.memory(LEN, ALL);
+    source.fill(0x11);
+    let At { addr, rkey } = source.at(0);
+    // More than fits on the way: the last answers have not begun, and one is in its middle.
+    const ROUNDS: u32 = 20;
+    let (at, len) = (Remote { addr, rkey }, LEN as u32);
+    for seq in 0..4 {
+        connection.say(Frame::Read { seq, at, len }, &[]);
+    }
+    let mut asked = 4;
+    let mut answered = 0;
+    // The data of those that are answered is right.
+    while asked < ROUNDS {
+        let (frame, data) = connection.next();
+        if matches!(frame, Frame::Data { .. }) {
+            same("an answer", &data, &vec![0x11; data.len()]);
+            answered += 1;
+            connection.say(Frame::Read { seq: asked, at, len }, &[]);
+            asked += 1;
+        }
+    }
+    let source_is = Shared(&raw mut source);
+    soon("ibv_dereg_mr", move || c!((*source_is.get()).deregister()));
+    source.fill(0);
+    loop {
+        let (frame, data) = connection.next();
+        match frame {
+            Frame::Data { .. } => {
+                same("an answer that was given", &data, &vec![0x11; data.len()]);
+                answered += 1;
+            }
+            Frame::Nak(_, Nak::AccessError) => break,
+            Frame::Ack(_) => {}
+            other => panic!("{other:?}"),
+        }
+        if answered == ROUNDS {
+            break;
+        }
+    }
+}
