@@ -22,7 +22,7 @@ set key top left Left reverse samplen 2.6 spacing 1.15 width -2 textcolor rgb "#
 set title "Latency, µs" offset 0,-0.4
 set logscale y 10
 set yrange [1:20000]
-set key at graph 0.02,0.73
+set key at graph 0.02,0.69
 plot "write_lat" with linespoints ls 1 title "softverbs write", \
     "send_lat" with linespoints ls 2 title "softverbs send", \
     "read_lat" with linespoints ls 3 title "softverbs read, there and back", \
