@@ -1455,7 +1455,9 @@ fn work(index: usize, seed: u64, dir: PathBuf) {
         allocated < ALLOCATED,
         "{allocated} bytes are allocated still"
     );
-    println!("ended {allocated} {}", resident());
+    let resident = resident();
+    assert!(resident < RESIDENT, "{resident} bytes are resident still");
+    println!("ended {allocated} {resident}");
 }
 
 fn listen(worker: &Arc<Worker>, index: usize) {

@@ -20,12 +20,12 @@ pub fn only() -> Option<u64> {
 
 /// How to run one case again.
 pub fn again(file: &str, test: &str, seed: u64) -> String {
-    let release = if cfg!(debug_assertions) {
+    let profile = if cfg!(debug_assertions) {
         ""
     } else {
-        " --release"
+        " --profile soak"
     };
-    format!("{VARIABLE}={seed} cargo test -p softverbs{release} --test {file} -- --exact {test}")
+    format!("{VARIABLE}={seed} cargo test -p softverbs{profile} --test {file} -- --exact {test}")
 }
 
 /// Says on the terminal, past what the harness captures.

@@ -13,12 +13,6 @@ fn release() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     DIR.get_or_init(|| {
         let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
-        // Tests that are themselves a release build have the library there as they need it, which
-        // is not as it is preloaded, but has the same name.
-        let target = match cfg!(debug_assertions) {
-            true => target.to_owned(),
-            false => target.join("preloaded"),
-        };
         let build = Command::new(env!("CARGO"))
             .args([
                 "build",
@@ -28,7 +22,7 @@ fn release() -> &'static Path {
                 "softverbs",
                 "--target-dir",
             ])
-            .arg(&target)
+            .arg(target)
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .output()
             .unwrap();
