@@ -365,7 +365,7 @@ pub unsafe extern "C" fn rdma_get_cm_event(
     // SAFETY: as the caller promises.
     unsafe {
         let events = events_of(channel);
-        match events.pop() {
+        match events.pop(|event| event.owner().handed.out()) {
             Ok(got) => {
                 *event = deliver(channel, got).cast();
                 0
@@ -379,7 +379,6 @@ pub unsafe extern "C" fn rdma_get_cm_event(
 unsafe fn deliver(channel: *mut rdma_event_channel, event: CmEvent) -> *mut EventHandle {
     use rdma_cm_event_type::*;
     let owner = event.owner().clone();
-    owner.handed.out();
     // SAFETY: it consists of numbers and pointers.
     let mut abi: rdma_cm_event = unsafe { zeroed() };
     abi.event = event.kind;

@@ -57,12 +57,18 @@ impl<T> EventQueue<T> {
     }
 
     /// The next event; waits for one, or fails with EAGAIN if the descriptor is O_NONBLOCK.
-    pub fn pop(&self) -> io::Result<T> {
+    ///
+    /// `note` sees it while it can't be extracted, and is not lost to those who would.
+    pub fn pop(&self, note: impl Fn(&T)) -> io::Result<T> {
+        let mut mark_taken = false;
         loop {
             let mut queue = self.lock();
             if let Some(event) = queue.pop_front() {
+                note(&event);
                 if queue.is_empty() {
                     self.lower();
+                } else if mark_taken {
+                    self.raise();
                 }
                 return Ok(event);
             }
@@ -70,14 +76,7 @@ impl<T> EventQueue<T> {
             // Reading waits, or does not, as the program has set the descriptor, and goes on or
             // ends with EINTR as it has set its signals.
             read(&self.fd, &mut [0; 8])?;
-            let mut queue = self.lock();
-            let event = queue.pop_front();
-            if !queue.is_empty() {
-                self.raise();
-            }
-            if let Some(event) = event {
-                return Ok(event);
-            }
+            mark_taken = true;
         }
     }
 
@@ -121,7 +120,7 @@ mod tests {
         queue.push(1);
         queue.push(2);
         assert!(readable(queue.fd.as_fd()));
-        assert_eq!(queue.pop().unwrap(), 1);
+        assert_eq!(queue.pop(|_| ()).unwrap(), 1);
         assert!(readable(queue.fd.as_fd()));
         assert_eq!(queue.extract(|n| *n == 2), [2]);
         assert!(!readable(queue.fd.as_fd()));
@@ -132,13 +131,13 @@ mod tests {
         let queue = Arc::new(EventQueue::new().unwrap());
         let getter = {
             let queue = queue.clone();
-            std::thread::spawn(move || (queue.pop().unwrap(), queue.pop().unwrap()))
+            std::thread::spawn(move || (queue.pop(|_| ()).unwrap(), queue.pop(|_| ()).unwrap()))
         };
         queue.push(1);
         queue.push(2);
         assert_eq!(getter.join().unwrap(), (1, 2));
         rustix::io::ioctl_fionbio(&queue.fd, true).unwrap();
-        let error = queue.pop().unwrap_err();
+        let error = queue.pop(|_| ()).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EAGAIN));
     }
 }
