@@ -42,17 +42,23 @@ pub fn local_address_towards(to: &SocketAddr) -> io::Result<SocketAddr> {
 impl Tcp {
     /// A socket bound to an address of this host; port 0 is any.
     ///
-    /// `v6_only` is whether an IPv6 wildcard leaves IPv4 alone.
-    pub fn bind(address: &SocketAddr, reuse: bool, v6_only: bool) -> io::Result<Self> {
+    /// `share` is whether others that say so may have the same one, and `v6_only` whether an IPv6
+    /// wildcard leaves IPv4 alone.
+    pub fn bind(address: &SocketAddr, share: bool, v6_only: bool) -> io::Result<Self> {
         let socket = socket(family(address), SocketType::STREAM)?;
-        // A server that is started again may have its port at once, as a port of RDMA.
-        if address.port() != 0 || reuse {
-            sockopt::set_socket_reuseaddr(&socket, true)?;
-        }
         if address.is_ipv6() {
             sockopt::set_ipv6_v6only(&socket, v6_only)?;
         }
-        net::bind(&socket, address)?;
+        sockopt::set_socket_reuseaddr(&socket, share)?;
+        match net::bind(&socket, address) {
+            // Connections that have ended do not keep a port, as they would with TCP. Those that
+            // are bound and no more do, as long as they do not say otherwise.
+            Err(Errno::ADDRINUSE) if address.port() != 0 => {
+                sockopt::set_socket_reuseaddr(&socket, true)?;
+                net::bind(&socket, address)?;
+            }
+            result => result?,
+        }
         Ok(Tcp(socket))
     }
 
@@ -68,6 +74,7 @@ impl Tcp {
     /// Begins to connect; the link can be written to when that has ended.
     pub fn connect(&mut self, to: &SocketAddr) -> io::Result<()> {
         self.tune()?;
+        sockopt::set_socket_reuseaddr(&self.0, true)?;
         match net::connect(&self.0, to) {
             Ok(()) | Err(Errno::INPROGRESS) => Ok(()),
             Err(error) => Err(error.into()),
@@ -75,6 +82,7 @@ impl Tcp {
     }
 
     pub fn listen(self, backlog: i32) -> io::Result<TcpListener> {
+        sockopt::set_socket_reuseaddr(&self.0, true)?;
         net::listen(&self.0, backlog)?;
         Ok(TcpListener(self.0))
     }
