@@ -161,9 +161,8 @@ pub unsafe extern "C" fn ibv_get_cq_event(
 ) -> c_int {
     // SAFETY: as the caller promises.
     let events = unsafe { &(*channel.cast::<CompChannel>()).events };
-    match events.pop() {
+    match events.pop(|event| event.0.handed.out()) {
         Ok(event) => {
-            event.0.handed.out();
             let handle = event.0.handle.load(Ordering::Acquire);
             // SAFETY: as the caller promises; a queue that is destroyed takes its events along.
             unsafe {
@@ -827,9 +826,17 @@ pub unsafe extern "C" fn post_recv(
 ) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        let endpoint = &qp_of(qp).endpoint;
+        let endpoint = &(*qp.cast::<QpHandle>()).endpoint;
         let wqes = recv_list(wr).map(|wr| recv_wqe(&*wr, limits::MAX_SGE));
-        match endpoint.post_recv(wqes) {
+        // Only this thread touches the batch that it puts together.
+        let composed = endpoint
+            .is_composed_here()
+            .then(|| &mut (*qp.cast::<QpHandle>()).batch);
+        let result = match composed {
+            Some(Some(batch)) => batch.post_recv(wqes),
+            _ => endpoint.post_recv(wqes),
+        };
+        match result {
             Ok(()) => 0,
             Err((posted, error)) => {
                 *bad = recv_list(wr).nth(posted).unwrap_or(wr);

@@ -95,6 +95,7 @@ unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
         let batch = Batch::new(endpoint);
         // Only who has the lock writes here. Without a batch, complete tells.
         if let Ok(batch) = batch {
+            batch.compose();
             of(qp).batch = Some(batch);
         }
     }

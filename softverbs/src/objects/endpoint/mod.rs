@@ -18,7 +18,7 @@ use crate::link::{Link, Tcp, TcpListener};
 use rdma_sys::{ibv_qp_state, rdma_cm_event_type, rdma_cm_id};
 use receive::Receiver;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 use transmit::Transmitter;
@@ -52,7 +52,7 @@ pub enum Phase {
 }
 
 /// What a connection can wait for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Timer {
     /// The other side is to answer a request to connect, or to greet.
     Handshake,
@@ -93,6 +93,10 @@ pub struct Endpoint {
     pub handed: Handed,
     /// Connections that wait to be accepted, of a listener.
     waiting: AtomicUsize,
+    /// The thread that is putting requests together, and so has all of it locked; 0 is none.
+    composer: AtomicUsize,
+    /// Receives were posted meanwhile.
+    receives: AtomicBool,
 }
 
 /// Whether a program that polls has the link to itself.
@@ -121,7 +125,7 @@ impl Default for Lease {
 
 /// How often it takes to poll in vain to be left alone, at first and at most.
 pub const PATIENCE: u32 = 64;
-pub const MOST_PATIENCE: u32 = 1 << 24;
+pub const MOST_PATIENCE: u32 = 1 << 16;
 /// Who has kept a lease for so many looks may have the next one as easily as the first.
 pub const LOOKS_OF_TRUST: u32 = 256;
 
@@ -159,13 +163,14 @@ pub struct State {
     /// What the engine waits for.
     interest: Interest,
     registered: bool,
-    deadlines: [Option<Instant>; TIMERS],
+    deadlines: Deadlines,
 }
 
 impl Endpoint {
     pub fn new(events: Arc<EventQueue<CmEvent>>) -> Arc<Self> {
+        let token = engine::new_token();
         Arc::new_cyclic(|me| Endpoint {
-            token: engine::new_token(),
+            token,
             me: me.clone(),
             generation: engine::generation(),
             state: Mutex::new(State {
@@ -194,12 +199,17 @@ impl Endpoint {
                 ack_held: false,
                 interest: Interest::default(),
                 registered: false,
-                deadlines: [None; TIMERS],
+                deadlines: Deadlines {
+                    token,
+                    at: [const { None }; TIMERS],
+                },
             }),
             handle: AtomicPtr::default(),
             polls: AtomicU32::new(0),
             handed: Handed::default(),
             waiting: AtomicUsize::new(0),
+            composer: AtomicUsize::new(0),
+            receives: AtomicBool::new(false),
         })
     }
 
@@ -218,6 +228,10 @@ impl Endpoint {
 
     /// Deals with what the link has, as the engine found.
     pub fn ready(&self, readable: bool, writable: bool) {
+        // It is still so when the requests have been put together.
+        if self.is_composed_here() {
+            return;
+        }
         let mut state = self.lock();
         match state.phase {
             Phase::Listening => state.accept_links(self),
@@ -237,25 +251,26 @@ impl Endpoint {
         state.watch(self);
     }
 
-    /// Deals with what the link has, if nobody is about to: for who polls.
-    ///
-    /// Who goes on polling in vain is left alone with the link, so that the engine's thread is not
-    /// woken for what is dealt with here.
-    pub fn try_progress(&self) {
+    /// Deals with what the link has, if nobody is about to: for who polls. Says whether there was
+    /// something.
+    pub fn try_progress(&self) -> bool {
+        let Ok(mut state) = self.state.try_lock() else {
+            return false;
+        };
+        let came = state.progress_polled(self);
+        state.watch(self);
+        came
+    }
+
+    /// As [`Endpoint::try_progress`]. Who goes on polling in vain is left alone with the link, so
+    /// that the engine's thread is not woken for what is dealt with here.
+    pub fn try_progress_alone(&self) {
         self.polls.fetch_add(1, Ordering::Relaxed);
         let Ok(mut state) = self.state.try_lock() else {
             return;
         };
-        if state.link.is_none() || state.phase == Phase::Connecting {
-            return;
-        }
-        let came = state.receive(self);
-        if came && state.lease.held && state.may_hold_ack() {
-            state.ack_held = true;
-        } else {
-            state.pump(self);
-        }
-        if !came && !state.lease.held {
+        let came = state.progress_polled(self);
+        if !came && !state.lease.held && state.link.is_some() {
             state.lease.in_vain += 1;
             if state.lease.in_vain >= state.lease.patience {
                 state.lease.held = true;
@@ -296,6 +311,9 @@ impl Endpoint {
 
     /// The program will wait: the engine is to look after the link.
     pub fn end_lease(&self) {
+        if self.is_composed_here() {
+            return;
+        }
         let mut state = self.lock();
         state.lease.in_vain = 0;
         if std::mem::take(&mut state.lease.held) {
@@ -305,6 +323,9 @@ impl Endpoint {
 
     /// Nothing has come for an acknowledgement to go with.
     pub fn release_ack(&self) {
+        if self.is_composed_here() {
+            return engine::hold(self.arc());
+        }
         let mut state = self.lock();
         if std::mem::take(&mut state.ack_held) {
             state.pump(self);
@@ -314,6 +335,11 @@ impl Endpoint {
 
     /// A receive was posted to a shared queue; the other side may wait for it.
     pub fn receive_posted(&self) {
+        if self.is_composed_here() {
+            // Told when the requests have been put together.
+            self.receives.store(true, Ordering::Relaxed);
+            return;
+        }
         let mut state = self.lock();
         state.tell_receive_posted(self);
         state.watch(self);
@@ -322,7 +348,7 @@ impl Endpoint {
     /// The time of a timer has come, if it was not set anew.
     pub fn timer(&self, timer: Timer) {
         let mut state = self.lock();
-        let deadline = &mut state.deadlines[timer as usize];
+        let deadline = &mut state.deadlines.at[timer as usize];
         if deadline.is_none_or(|deadline| deadline > Instant::now()) {
             return;
         }
@@ -345,7 +371,7 @@ impl Endpoint {
     pub fn abandon(&self) {
         let mut state = self.lock();
         state.abandoned = true;
-        state.deadlines = [None; TIMERS];
+        state.deadlines.clear();
         state.bound = None;
         if state.listener.take().is_some() {
             state.deregister(self);
@@ -371,15 +397,50 @@ impl Endpoint {
     }
 }
 
+/// Until when something is waited for; not longer than there is an endpoint.
+struct Deadlines {
+    token: u64,
+    at: [Option<Instant>; TIMERS],
+}
+
+impl Deadlines {
+    const ALL: [Timer; TIMERS] = [
+        Timer::Handshake,
+        Timer::Open,
+        Timer::NotReady,
+        Timer::PeerGone,
+        Timer::Disconnect,
+        Timer::TimeWait,
+        Timer::Linger,
+    ];
+
+    fn clear_one(&mut self, timer: Timer) {
+        if let Some(at) = self.at[timer as usize].take() {
+            engine::not_at(at, self.token, timer);
+        }
+    }
+
+    fn clear(&mut self) {
+        Self::ALL.map(|timer| self.clear_one(timer));
+    }
+}
+
+impl Drop for Deadlines {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
 impl State {
     fn set_timer(&mut self, endpoint: &Endpoint, timer: Timer, after: Duration) {
         let deadline = Instant::now() + after;
-        self.deadlines[timer as usize] = Some(deadline);
-        engine::at(deadline, endpoint.me.clone(), timer);
+        self.clear_timer(timer);
+        self.deadlines.at[timer as usize] = Some(deadline);
+        engine::at(deadline, endpoint.token, endpoint.me.clone(), timer);
     }
 
     fn clear_timer(&mut self, timer: Timer) {
-        self.deadlines[timer as usize] = None;
+        self.deadlines.clear_one(timer);
     }
 
     fn event(&self, endpoint: &Endpoint, kind: rdma_cm_event_type::Type, status: i32) {
@@ -398,6 +459,20 @@ impl State {
                 | Phase::DisconnectSent
                 | Phase::DisconnectReceived
         )
+    }
+
+    fn progress_polled(&mut self, endpoint: &Endpoint) -> bool {
+        if self.link.is_none() || self.phase == Phase::Connecting {
+            return false;
+        }
+        let came = self.receive(endpoint);
+        // Who polls posts the answer, or polls again.
+        if came && self.may_hold_ack() {
+            self.ack_held = true;
+        } else {
+            self.pump(endpoint);
+        }
+        came
     }
 
     /// Tells the engine what to wait for from now on, and lets go of what has ended.
@@ -526,7 +601,7 @@ impl State {
             self.peer_failed = true;
         }
         self.registered = false;
-        self.deadlines = [None; TIMERS];
+        self.deadlines.at = [const { None }; TIMERS];
     }
 
     /// No longer counts as waiting to be accepted.

@@ -4,6 +4,7 @@ use super::{Endpoint, PEER_GONE_TIME, State, Timer};
 use crate::objects::qp::{Payload, RecvWqe, SendWqe};
 use rdma_sys::{ibv_qp_state, ibv_wc_status};
 use std::sync::MutexGuard;
+use std::sync::atomic::Ordering;
 
 /// Send requests that are posted together. The endpoint is locked meanwhile.
 pub struct Batch<'a> {
@@ -28,6 +29,23 @@ impl<'a> Batch<'a> {
             before,
             error: None,
         })
+    }
+
+    /// The program puts it together call by call, and may make other calls in between: those of
+    /// this thread do not wait for its end.
+    pub fn compose(&self) {
+        let composer = &self.endpoint.composer;
+        composer.store(this_thread(), Ordering::Relaxed);
+    }
+
+    /// As [`Endpoint::post_recv`], in between.
+    pub fn post_recv(
+        &mut self,
+        wqes: impl Iterator<Item = Result<RecvWqe, i32>>,
+    ) -> Result<(), (usize, i32)> {
+        let result = self.state.push_recvs(wqes);
+        self.endpoint.receive_posted();
+        result
     }
 
     fn note(&mut self, error: i32) -> i32 {
@@ -178,7 +196,7 @@ impl State {
         }
         if self.link.is_none() {
             self.outstanding_failed();
-        } else if self.deadlines[Timer::PeerGone as usize].is_none() {
+        } else if self.deadlines.at[Timer::PeerGone as usize].is_none() {
             self.set_timer(endpoint, Timer::PeerGone, PEER_GONE_TIME);
         }
     }
@@ -191,25 +209,47 @@ impl Endpoint {
         wqes: impl Iterator<Item = Result<RecvWqe, i32>>,
     ) -> Result<(), (usize, i32)> {
         let mut state = self.lock();
-        let mut posted = 0;
-        let mut result = Ok(());
-        for wqe in wqes {
-            let one = state.push_recv(wqe);
-            if let Err(error) = one {
-                result = Err((posted, error));
-                break;
-            }
-            posted += 1;
-        }
-        if posted > 0 {
-            state.tell_receive_posted(self);
-            state.watch(self);
-        }
+        let result = state.push_recvs(wqes);
+        state.tell_receive_posted(self);
+        state.watch(self);
         result
+    }
+
+    /// Whether this thread is putting requests together, and so has it locked.
+    pub fn is_composed_here(&self) -> bool {
+        self.composer.load(Ordering::Relaxed) == this_thread()
+    }
+}
+
+/// Something that tells this thread from all others; not 0.
+fn this_thread() -> usize {
+    thread_local!(static HERE: u8 = const { 0 });
+    HERE.with(|here| std::ptr::from_ref(here).addr())
+}
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        let endpoint = self.endpoint;
+        if endpoint.composer.swap(0, Ordering::Relaxed) != 0
+            && endpoint.receives.swap(false, Ordering::Relaxed)
+        {
+            self.state.tell_receive_posted(endpoint);
+            self.state.watch(endpoint);
+        }
     }
 }
 
 impl State {
+    fn push_recvs(
+        &mut self,
+        wqes: impl Iterator<Item = Result<RecvWqe, i32>>,
+    ) -> Result<(), (usize, i32)> {
+        for (posted, wqe) in wqes.enumerate() {
+            self.push_recv(wqe).map_err(|error| (posted, error))?;
+        }
+        Ok(())
+    }
+
     fn push_recv(&mut self, wqe: Result<RecvWqe, i32>) -> Result<(), i32> {
         let qp = self.qp.as_mut().ok_or(libc::EINVAL)?;
         if qp.init.srq.is_some() || qp.state == ibv_qp_state::IBV_QPS_RESET {
