@@ -238,9 +238,11 @@ impl SendQueue {
     fn new(max_wr: usize, max_inline: usize) -> Option<Self> {
         let mut entries = VecDeque::new();
         entries.try_reserve_exact(max_wr).ok()?;
+        // A power of two: when the numbers begin again at 0, no two requests have one slot.
+        let slots = max_wr.next_power_of_two();
         let mut inline = vec![];
-        inline.try_reserve_exact(max_wr * max_inline).ok()?;
-        inline.resize(max_wr * max_inline, 0);
+        inline.try_reserve_exact(slots * max_inline).ok()?;
+        inline.resize(slots * max_inline, 0);
         Some(SendQueue {
             entries,
             first: 0,
@@ -249,7 +251,7 @@ impl SendQueue {
             reads: 0,
             inline: inline.into_boxed_slice(),
             max_inline,
-            slots: max_wr,
+            slots,
         })
     }
 
