@@ -8,7 +8,7 @@ use crate::objects::endpoint::{LOOKS_OF_TRUST, MOST_PATIENCE, PATIENCE};
 use crate::objects::lock;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
 use std::cell::UnsafeCell;
-use std::collections::{BTreeSet, BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -26,7 +26,7 @@ struct Engine {
     epoll: OwnedFd,
     wake: OwnedFd,
     endpoints: RwLock<HashMap<u64, Arc<Endpoint>>>,
-    timers: Mutex<BinaryHeap<Due>>,
+    timers: Mutex<BTreeMap<Due, Weak<Endpoint>>>,
     /// Endpoints that a polling program looks after itself for now.
     leased: Mutex<Vec<Arc<Endpoint>>>,
     /// How often programs have turned the wheel.
@@ -39,29 +39,8 @@ struct Engine {
     fds: Mutex<BTreeSet<RawFd>>,
 }
 
-struct Due {
-    at: Instant,
-    endpoint: Weak<Endpoint>,
-    timer: Timer,
-}
-
-impl Ord for Due {
-    // The earliest is the greatest.
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        other.at.cmp(&self.at)
-    }
-}
-impl PartialOrd for Due {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl PartialEq for Due {
-    fn eq(&self, other: &Self) -> bool {
-        self.at == other.at
-    }
-}
-impl Eq for Due {}
+/// When whose timer is due.
+type Due = (Instant, u64, Timer);
 
 /// The token of the waker; endpoints count from 1.
 const WAKE: u64 = 0;
@@ -244,14 +223,15 @@ impl Engine {
         loop {
             let mut timers = lock(&self.timers);
             let now = Instant::now();
-            let next = timers.peek()?.at;
-            if next > now {
-                return Some(next - now);
+            let next = timers.first_entry()?;
+            let (at, _, timer) = *next.key();
+            if at > now {
+                return Some(at - now);
             }
-            let due = timers.pop()?;
+            let endpoint = next.remove();
             drop(timers);
-            if let Some(endpoint) = due.endpoint.upgrade() {
-                endpoint.timer(due.timer);
+            if let Some(endpoint) = endpoint.upgrade() {
+                endpoint.timer(timer);
             }
         }
     }
@@ -374,18 +354,22 @@ pub fn forget(token: u64) {
 }
 
 /// Calls an endpoint's timer at that time.
-pub fn at(at: Instant, endpoint: Weak<Endpoint>, timer: Timer) {
+pub fn at(at: Instant, token: u64, endpoint: Weak<Endpoint>, timer: Timer) {
     let engine = engine();
     let mut timers = lock(&engine.timers);
-    let sooner = timers.peek().is_none_or(|first| at < first.at);
-    timers.push(Due {
-        at,
-        endpoint,
-        timer,
-    });
+    let sooner = timers.keys().next().is_none_or(|(first, ..)| at < *first);
+    timers.insert((at, token, timer), endpoint);
     drop(timers);
     if sooner {
         let _ = rustix::io::write(&engine.wake, &1u64.to_ne_bytes());
+    }
+}
+
+/// Does not call it then, and keeps nothing of the endpoint until then.
+pub fn not_at(at: Instant, token: u64, timer: Timer) {
+    // SAFETY: the pointer is NULL or of an engine that is never freed.
+    if let Some(engine) = unsafe { ENGINE.load(Ordering::Acquire).as_ref() } {
+        lock(&engine.timers).remove(&(at, token, timer));
     }
 }
 

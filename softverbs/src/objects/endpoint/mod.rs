@@ -421,7 +421,9 @@ impl Deadlines {
     }
 
     fn clear(&mut self) {
-        Self::ALL.map(|timer| self.clear_one(timer));
+        for timer in Self::ALL {
+            self.clear_one(timer);
+        }
     }
 }
 
