@@ -7,7 +7,7 @@ use crate::objects::endpoint::{Endpoint, Timer};
 use crate::objects::endpoint::{LOOKS_OF_TRUST, MOST_PATIENCE, PATIENCE};
 use crate::objects::lock;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -51,6 +51,9 @@ const LEASE_TIME: Duration = Duration::from_millis(1);
 const HELD_TIME: Duration = Duration::from_micros(50);
 
 static ENGINE: AtomicPtr<Engine> = AtomicPtr::new(std::ptr::null_mut());
+thread_local! {
+    static IS_ENGINE: Cell<bool> = const { Cell::new(false) };
+}
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 static STARTING: Mutex<()> = Mutex::new(());
 
@@ -137,6 +140,7 @@ impl Engine {
 
     fn run(&self) {
         ask_for_short_slices();
+        IS_ENGINE.set(true);
         let mut next_look = Instant::now();
         let (mut turns, mut patience) = (0, PATIENCE);
         loop {
@@ -160,11 +164,11 @@ impl Engine {
             }
             let came = self.wait(timeout);
             let now = self.turns.load(Ordering::Relaxed);
-            if came && now.wrapping_sub(turns) >= patience {
+            if came.is_some() && now.wrapping_sub(turns) >= patience {
                 self.stay_away(&mut patience);
             }
             turns = self.turns.load(Ordering::Relaxed);
-            if held && !came {
+            if held && came.is_none() {
                 self.release_held();
             }
         }
@@ -187,7 +191,7 @@ impl Engine {
             let now = self.turns.load(Ordering::Relaxed);
             if now == turns {
                 self.away.store(false, Ordering::SeqCst);
-                if self.wait(Some(Duration::ZERO)) {
+                if self.wait(Some(Duration::ZERO)).is_some() {
                     *patience = (*patience * 8).min(MOST_PATIENCE);
                 }
                 return;
@@ -236,19 +240,25 @@ impl Engine {
         }
     }
 
-    /// Waits for links, and deals with what they have; says whether there was something.
-    fn wait(&self, timeout: Option<Duration>) -> bool {
+    fn wake(&self) {
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// Waits for links, and deals with what they have; gives the last one for which there was
+    /// something, or the token of the waker.
+    fn wait(&self, timeout: Option<Duration>) -> Option<u64> {
         let timeout = timeout.map(|time| rustix::event::Timespec {
             tv_sec: time.as_secs() as i64,
             tv_nsec: time.subsec_nanos().into(),
         });
         let mut events = [const { std::mem::MaybeUninit::uninit() }; EVENTS];
         let Ok((events, _)) = epoll::wait(&self.epoll, &mut events, timeout.as_ref()) else {
-            return false;
+            return None;
         };
-        let came = !events.is_empty();
+        let mut came = None;
         for event in events {
             let token = event.data.u64();
+            came = Some(token);
             if token == WAKE {
                 let _ = rustix::io::read(&self.wake, &mut [0; 8]);
                 continue;
@@ -361,7 +371,7 @@ pub fn at(at: Instant, token: u64, endpoint: Weak<Endpoint>, timer: Timer) {
     timers.insert((at, token, timer), endpoint);
     drop(timers);
     if sooner {
-        let _ = rustix::io::write(&engine.wake, &1u64.to_ne_bytes());
+        engine.wake();
     }
 }
 
@@ -374,19 +384,28 @@ pub fn not_at(at: Instant, token: u64, timer: Timer) {
 }
 
 /// Deals with what has come for any link, here and now, without waiting.
-pub fn turn() {
+///
+/// Gives the last of those for which something had.
+pub fn turn() -> Option<u64> {
     let engine = engine();
     engine.turns.fetch_add(1, Ordering::Relaxed);
-    if !engine.wait(Some(Duration::ZERO)) {
+    let came = engine.wait(Some(Duration::ZERO));
+    if came.is_none() {
         engine.release_held();
     }
+    came
+}
+
+/// Counts a turn by who asked only the link that was expected to have something.
+pub fn note_turn() {
+    engine().turns.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Who turned the wheel will wait: the thread is to be there for all links.
 pub fn end_turns() {
     let engine = engine();
     if engine.away.swap(false, Ordering::SeqCst) {
-        let _ = rustix::io::write(&engine.wake, &1u64.to_ne_bytes());
+        engine.wake();
     }
 }
 
@@ -396,13 +415,23 @@ pub fn lease(endpoint: Arc<Endpoint>) {
     let mut leased = lock(&engine.leased);
     leased.push(endpoint);
     if leased.len() == 1 {
-        let _ = rustix::io::write(&engine.wake, &1u64.to_ne_bytes());
+        engine.wake();
     }
 }
 
-/// Notes that an endpoint owes an acknowledgement.
-pub fn hold(endpoint: Arc<Endpoint>) {
-    lock(&engine().held).push(endpoint);
+/// Notes that an endpoint owes an acknowledgement, if the thread will look after it soon.
+pub fn hold(endpoint: Arc<Endpoint>) -> bool {
+    let engine = engine();
+    let soon = || IS_ENGINE.get() || engine.away.load(Ordering::SeqCst);
+    if !soon() {
+        return false;
+    }
+    lock(&engine.held).push(endpoint);
+    // It may have come back meanwhile, and wait.
+    if !soon() {
+        engine.wake();
+    }
+    true
 }
 
 // A child process has no thread of the engine, and must not keep the links open: the other sides

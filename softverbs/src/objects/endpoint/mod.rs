@@ -240,9 +240,8 @@ impl Endpoint {
                 if readable {
                     state.receive(self);
                 }
-                if readable && state.may_hold_ack() {
+                if readable && state.may_hold_ack() && engine::hold(self.arc()) {
                     state.ack_held = true;
-                    engine::hold(self.arc());
                 } else if readable || writable {
                     state.pump(self);
                 }
@@ -323,8 +322,9 @@ impl Endpoint {
 
     /// Nothing has come for an acknowledgement to go with.
     pub fn release_ack(&self) {
+        // Sent when the requests have been put together.
         if self.is_composed_here() {
-            return engine::hold(self.arc());
+            return;
         }
         let mut state = self.lock();
         if std::mem::take(&mut state.ack_held) {
@@ -468,8 +468,9 @@ impl State {
             return false;
         }
         let came = self.receive(endpoint);
-        // Who polls posts the answer, or polls again.
-        if came && self.may_hold_ack() {
+        // Who polls posts the answer, or polls again; if not, it is seen to.
+        let held = came && self.may_hold_ack();
+        if held && (self.lease.held || engine::hold(endpoint.arc())) {
             self.ack_held = true;
         } else {
             self.pump(endpoint);

@@ -230,12 +230,17 @@ fn this_thread() -> usize {
 impl Drop for Batch<'_> {
     fn drop(&mut self) {
         let endpoint = self.endpoint;
-        if endpoint.composer.swap(0, Ordering::Relaxed) != 0
-            && endpoint.receives.swap(false, Ordering::Relaxed)
-        {
-            self.state.tell_receive_posted(endpoint);
-            self.state.watch(endpoint);
+        if endpoint.composer.swap(0, Ordering::Relaxed) == 0 {
+            return;
         }
+        let state = &mut *self.state;
+        if endpoint.receives.swap(false, Ordering::Relaxed) {
+            state.tell_receive_posted(endpoint);
+        }
+        if std::mem::take(&mut state.ack_held) {
+            state.pump(endpoint);
+        }
+        state.watch(endpoint);
     }
 }
 

@@ -169,7 +169,11 @@ impl State {
         }
         let rx = &mut self.rx;
         rx.make_room();
-        let room = &mut rx.buffer[rx.end..];
+        // After a payload that goes straight to its place there is only room for what the next
+        // frame says of itself, so that its payload does so too.
+        let most = if direct { MAX_FIELDS } else { BUFFER };
+        let end = (rx.end + most).min(BUFFER);
+        let room = &mut rx.buffer[rx.end..end];
         let room_len = room.len();
         let mut parts: [IoSliceMut; PIECES] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
         let mut n = 0;
