@@ -64,11 +64,10 @@ impl Cq {
     /// `ibv_req_notify_cq` for all completions.
     pub fn req_notify(&self) -> Result<(), Errno> {
         // SAFETY: the queue, and so its device, are alive.
-        let asked = Errno::returned(unsafe {
+        Errno::left(unsafe {
             let req_notify = table!((*self.as_ptr()).context, req_notify_cq);
             req_notify(self.as_ptr(), 0)
-        });
-        asked.inspect_err(|errno| errno.leave())
+        })
     }
 
     /// `ibv_poll_cq`: how many completions it wrote, or what else it returned.

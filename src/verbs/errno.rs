@@ -25,8 +25,7 @@ impl Errno {
 
     /// The same of a call that programs may take for one of those that set errno.
     pub fn left(ret: c_int) -> Result<(), Errno> {
-        Errno(ret).leave();
-        Errno::returned(ret)
+        Errno::returned(ret).inspect_err(|errno| errno.leave())
     }
 
     /// The result of a call that returns -1 and leaves the cause in errno.
