@@ -339,8 +339,12 @@ struct rpma_conn_private_data {
 };
 
 /**
- * Says what a code means, in a static string; 0 is "Success", and a number that is
- * no code is "Unknown error".
+ * Says what a code means: 0 is "Success", and a number that is no code is "Unknown
+ * error".
+ *
+ * ret is 0 or one of RPMA_E_*.
+ *
+ * Returns a static string, not to be changed or released.
  *
  * Thread-safe. Cannot fail.
  */
@@ -348,6 +352,10 @@ const char *rpma_err_2str(int ret);
 
 /**
  * Sets a threshold of the log, for the whole process.
+ *
+ * threshold is one of enum rpma_log_threshold.
+ *
+ * level is one of enum rpma_log_level.
  *
  * Thread-safe, also while others log.
  *
@@ -361,7 +369,7 @@ int rpma_log_set_threshold(enum rpma_log_threshold threshold, enum rpma_log_leve
  *
  * Thread-safe.
  *
- * Errors:
+ * Errors, with *level as it was:
  * - RPMA_E_INVAL: threshold is none of its enum, or level is NULL
  */
 int rpma_log_get_threshold(enum rpma_log_threshold threshold, enum rpma_log_level *level);
@@ -369,55 +377,72 @@ int rpma_log_get_threshold(enum rpma_log_threshold threshold, enum rpma_log_leve
 /**
  * Sets the function that gets the messages of the log, for the whole process.
  *
- * RPMA_LOG_USE_DEFAULT_FUNCTION stands for the function built in, which is in place
- * at first. It writes to syslog(3), as "rpma" of facility LOCAL7, and what passes
- * RPMA_LOG_THRESHOLD_AUX to stderr too.
+ * RPMA_LOG_USE_DEFAULT_FUNCTION, which is NULL, stands for the function built in, which
+ * is in place at first. It writes to syslog(3), as "rpma" of facility LOCAL7, and what
+ * passes RPMA_LOG_THRESHOLD_AUX to stderr too.
  *
- * Thread-safe, also while others log; a message under way may still go to the
- * function before. Cannot fail.
+ * log_function is called with each message that passes RPMA_LOG_THRESHOLD. It is a
+ * rpma_log_function.
+ *
+ * Thread-safe, also while others log; a message under way may still go to the function
+ * before. Cannot fail.
  */
 int rpma_log_set_function(rpma_log_function *log_function);
 
 /**
- * Gives the RDMA device of an IPv4 or IPv6 address or of a host name.
+ * Finds the RDMA device of an IPv4 or IPv6 address or of a host name.
  *
- * The device stays open, and is the caller's to use but not to close.
+ * type is one of enum rpma_util_ibv_context_type.
+ *
+ * The device stays open. It is the caller's to use but not to close.
  *
  * Thread-safe.
  *
  * Errors, with *ibv_ctx_ptr as it was:
  * - RPMA_E_INVAL: addr or ibv_ctx_ptr is NULL, or type is none of its enum
  * - RPMA_E_PROVIDER: the address can't be looked up, bound to or reached, or no RDMA
- *   device serves it
+ *   device serves it, as none serves the loopback address: the log says which. Take an
+ *   address that rdma(8) or ibv_devinfo(1) shows a device for, or run over softverbs(7).
  */
 int rpma_utils_get_ibv_context(const char *addr,
                                enum rpma_util_ibv_context_type type,
                                struct ibv_context **ibv_ctx_ptr);
 
 /**
- * Tells whether a device pages on demand for RDMA WRITE and RDMA READ: 1 if so,
- * else 0.
+ * Tells whether a device pages on demand for RDMA WRITE and RDMA READ: 1 if so, else 0.
+ *
+ * On such a device, memory that can't be pinned can be registered too, such as that of a
+ * file on a DAX filesystem.
  *
  * Thread-safe.
  *
  * Errors:
  * - RPMA_E_INVAL: ibv_ctx or is_odp_capable is NULL
- * - RPMA_E_PROVIDER: ibv_query_device_ex(3) failed; *is_odp_capable is 0 then
+ * - RPMA_E_PROVIDER: ibv_query_device_ex(3) failed, for the reason that the log gives;
+ *   *is_odp_capable is 0 then
  */
 int rpma_utils_ibv_context_is_odp_capable(struct ibv_context *ibv_ctx, int *is_odp_capable);
 
 /**
- * Says what an event of a connection is, in a static string.
+ * Says what an event of a connection is.
+ *
+ * conn_event is one of enum rpma_conn_event.
+ *
+ * Returns a static string, not to be changed or released; for another number it is
+ * "Unsupported connection event".
  *
  * Thread-safe. Cannot fail.
  */
 const char *rpma_utils_conn_event_2str(enum rpma_conn_event conn_event);
 
 /**
- * Makes a peer configuration, in which direct write to persistent memory is not
- * supported.
+ * Makes a peer configuration.
  *
- * It is the caller's, to be released by rpma_peer_cfg_delete().
+ * In it direct write to persistent memory is not supported.
+ *
+ * It is the caller's, to be released by rpma_peer_cfg_delete(). One side makes it and
+ * sends its descriptor; the other makes a copy of that by
+ * rpma_peer_cfg_from_descriptor() and gives it to rpma_conn_apply_remote_peer_cfg().
  *
  * Thread-safe.
  *
@@ -428,8 +453,11 @@ const char *rpma_utils_conn_event_2str(enum rpma_conn_event conn_event);
 int rpma_peer_cfg_new(struct rpma_peer_cfg **pcfg_ptr);
 
 /**
- * Releases a peer configuration and sets *pcfg_ptr to NULL; a *pcfg_ptr that is NULL
- * is fine.
+ * Releases a peer configuration.
+ *
+ * *pcfg_ptr is set to NULL; one that is NULL already is fine.
+ *
+ * A connection that the configuration was applied to keeps nothing of it.
  *
  * Thread-safe on separate configurations.
  *
@@ -439,8 +467,13 @@ int rpma_peer_cfg_new(struct rpma_peer_cfg **pcfg_ptr);
 int rpma_peer_cfg_delete(struct rpma_peer_cfg **pcfg_ptr);
 
 /**
- * Declares whether what a device writes into the persistent memory of this side is
- * persistent once it is flushed, with no help of the processor.
+ * Declares whether direct write to persistent memory is supported.
+ *
+ * It is where what a device writes into the persistent memory of this side is persistent
+ * once it is flushed, with no help of the processor.
+ *
+ * That is a matter of the platform, which the library can't find out; it is false at
+ * first. Say true where the platform's manual says so, or where native flush does it.
  *
  * Thread-safe.
  *
@@ -463,8 +496,8 @@ int rpma_peer_cfg_get_direct_write_to_pmem(const struct rpma_peer_cfg *pcfg, boo
  * Writes the descriptor of a peer configuration, to be sent to the other side.
  *
  * desc has room for as many bytes as rpma_peer_cfg_get_descriptor_size() tells. The
- * other side must be able to trust what it gets: an attacker who changes it may make
- * it take for persistent what is not. Send it by a secured connection.
+ * other side must be able to trust what it gets: an attacker who changes it may make it
+ * take for persistent what is not. Send it by a secured connection.
  *
  * Thread-safe.
  *
@@ -486,8 +519,8 @@ int rpma_peer_cfg_get_descriptor_size(const struct rpma_peer_cfg *pcfg, size_t *
 /**
  * Makes a peer configuration of a descriptor that the other side has sent.
  *
- * What follows the descriptor within desc_size bytes is ignored. The configuration
- * is the caller's, to be released by rpma_peer_cfg_delete().
+ * What follows the descriptor within desc_size bytes is ignored. The configuration is
+ * the caller's, to be released by rpma_peer_cfg_delete(); it keeps nothing of desc.
  *
  * Thread-safe.
  *
@@ -500,23 +533,28 @@ int rpma_peer_cfg_from_descriptor(const void *desc,
                                   struct rpma_peer_cfg **pcfg_ptr);
 
 /**
- * Makes a peer of an open device, such as rpma_utils_get_ibv_context() gives.
+ * Makes a peer of an open device, such as rpma_utils_get_ibv_context() finds.
  *
- * The device must stay open as long as the peer exists. The peer is the caller's, to
- * be released by rpma_peer_delete(); it may serve many threads and connections.
+ * A peer is the base of all that is made on the device: memory regions, endpoints and
+ * connections. The device must stay open as long as the peer exists. The peer is the
+ * caller's, to be released by rpma_peer_delete(); it may serve many threads and
+ * connections.
  *
  * Thread-safe.
  *
  * Errors, with *peer_ptr as it was:
  * - RPMA_E_INVAL: ibv_ctx or peer_ptr is NULL
  * - RPMA_E_NOMEM: out of memory, also within ibv_alloc_pd(3)
- * - RPMA_E_PROVIDER: ibv_query_device_ex(3) or ibv_alloc_pd(3) failed
+ * - RPMA_E_PROVIDER: ibv_query_device_ex(3) or ibv_alloc_pd(3) failed, for the reason
+ *   that the log gives: the device may have gone, or have no more protection domains
  * - RPMA_E_UNKNOWN: ibv_alloc_pd(3) failed without saying why
  */
 int rpma_peer_new(struct ibv_context *ibv_ctx, struct rpma_peer **peer_ptr);
 
 /**
- * Releases a peer and sets *peer_ptr to NULL; a *peer_ptr that is NULL is fine.
+ * Releases a peer.
+ *
+ * *peer_ptr is set to NULL; one that is NULL already is fine.
  *
  * All that was made of the peer must be released before.
  *
@@ -524,29 +562,38 @@ int rpma_peer_new(struct ibv_context *ibv_ctx, struct rpma_peer **peer_ptr);
  *
  * Errors:
  * - RPMA_E_INVAL: peer_ptr is NULL
- * - RPMA_E_PROVIDER: ibv_dealloc_pd(3) failed; the peer is gone all the same
+ * - RPMA_E_PROVIDER: ibv_dealloc_pd(3) failed, as it does where something made of the
+ *   peer still exists; the peer is gone all the same
  */
 int rpma_peer_delete(struct rpma_peer **peer_ptr);
 
 /**
- * Registers size bytes of memory at ptr for use by the device of a peer.
+ * Registers memory for use by the device of a peer: size bytes at ptr.
  *
- * usage is any of RPMA_MR_USAGE_*, one at least. The memory stays the caller's and
- * must stay mapped until the region is released by rpma_mr_dereg(); the region is the
- * caller's.
+ * usage is any of RPMA_MR_USAGE_*, one at least.
  *
- * Memory that a device with native flush does not take for persistent is registered
- * all the same, with a warning in the log: the device then refuses to flush it to
- * persistence. Where the device can page on demand, memory that can only be
- * registered so is.
+ * The memory stays the caller's and must stay mapped until the region is released by
+ * rpma_mr_dereg(); the region is the caller's.
+ *
+ * Memory that a device with native flush does not take for persistent is registered all
+ * the same, with a warning in the log: the device then refuses to flush it to
+ * persistence. Where the device can page on demand, memory that can only be registered
+ * so is.
+ *
+ * Where peers with and without native flush connect, memory to be flushed needs
+ * RPMA_MR_USAGE_READ_SRC too: a side without flushes by reading.
  *
  * Thread-safe.
  *
  * Errors, with *mr_ptr as it was:
- * - RPMA_E_INVAL: peer, ptr or mr_ptr is NULL, size is 0, or usage is 0 or has a bit
- *   that is none of RPMA_MR_USAGE_*
+ * - RPMA_E_INVAL: peer, ptr or mr_ptr is NULL, size is 0, or usage is 0 or has
+ *   a bit that is none of RPMA_MR_USAGE_*
  * - RPMA_E_NOMEM: out of memory
- * - RPMA_E_PROVIDER: ibv_reg_mr(3) failed
+ * - RPMA_E_PROVIDER: ibv_reg_mr(3) failed. If the log says "Cannot allocate memory", it
+ *   is mostly the limit of locked memory that is too low: see RLIMIT_MEMLOCK of
+ *   getrlimit(2). If it says "Bad address", not all of the range is mapped, or not for
+ *   writing. "Operation not supported", of a file on a DAX filesystem, asks for a device
+ *   that pages on demand.
  */
 int rpma_mr_reg(struct rpma_peer *peer,
                 void *ptr,
@@ -555,15 +602,19 @@ int rpma_mr_reg(struct rpma_peer *peer,
                 struct rpma_mr_local **mr_ptr);
 
 /**
- * Releases a local region and sets *mr_ptr to NULL; a *mr_ptr that is NULL is fine.
+ * Releases a local region.
  *
- * No operation that uses the region may be under way. The memory stays.
+ * *mr_ptr is set to NULL; one that is NULL already is fine.
+ *
+ * No operation that uses the region may be under way. The memory stays, and is the
+ * caller's to release.
  *
  * Thread-safe on separate regions.
  *
  * Errors:
  * - RPMA_E_INVAL: mr_ptr is NULL
- * - RPMA_E_PROVIDER: ibv_dereg_mr(3) failed; the region is gone all the same
+ * - RPMA_E_PROVIDER: ibv_dereg_mr(3) failed, for the reason that the log gives; the
+ *   region is gone all the same
  */
 int rpma_mr_dereg(struct rpma_mr_local **mr_ptr);
 
@@ -572,8 +623,8 @@ int rpma_mr_dereg(struct rpma_mr_local **mr_ptr);
  *
  * desc has room for as many bytes as rpma_mr_get_descriptor_size() tells. The
  * descriptor is the same on every machine: u64 address, u64 size, u32 rkey, u8 usage,
- * all little endian. The other side must be able to trust what it gets: an attacker
- * who changes it may make it write elsewhere. Send it by a secured connection.
+ * all little endian. The other side must be able to trust what it gets: an attacker who
+ * changes it may make it write elsewhere. Send it by a secured connection.
  *
  * Thread-safe.
  *
@@ -595,6 +646,8 @@ int rpma_mr_get_descriptor_size(const struct rpma_mr_local *mr, size_t *desc_siz
 /**
  * Gives the address of the memory of a local region.
  *
+ * The memory is that of rpma_mr_reg(), and its owner's.
+ *
  * Thread-safe.
  *
  * Errors, with *ptr as it was:
@@ -613,16 +666,18 @@ int rpma_mr_get_ptr(const struct rpma_mr_local *mr, void **ptr);
 int rpma_mr_get_size(const struct rpma_mr_local *mr, size_t *size);
 
 /**
- * Gives the device advice about len bytes of a local region from offset on; see
- * ibv_advise_mr(3) for advice and flags.
+ * Gives the device advice about a range of a local region: len bytes from offset on.
+ *
+ * advice and flags are those of ibv_advise_mr(3).
  *
  * Thread-safe.
  *
  * Errors:
  * - RPMA_E_INVAL: mr is NULL, len is 2^32 or more, the range is not within the
  *   region, its usage does not allow the advice, or the flags are invalid
- * - RPMA_E_NOSUPP: the device or the system takes no advice
- * - RPMA_E_PROVIDER: ibv_advise_mr(3) failed otherwise
+ * - RPMA_E_NOSUPP: the device or the system takes no advice: go on without
+ * - RPMA_E_PROVIDER: ibv_advise_mr(3) failed otherwise, for the reason that the log
+ *   gives
  */
 int rpma_mr_advise(struct rpma_mr_local *mr, size_t offset, size_t len, int advice, uint32_t flags);
 
@@ -630,13 +685,16 @@ int rpma_mr_advise(struct rpma_mr_local *mr, size_t offset, size_t len, int advi
  * Makes a remote region of a descriptor that the other side has sent.
  *
  * What follows the descriptor within desc_size bytes is ignored. The region is the
- * caller's, to be released by rpma_mr_remote_delete().
+ * caller's, to be released by rpma_mr_remote_delete(); it keeps nothing of desc.
+ *
+ * The other side's region must be registered as long as this side uses it. Once it is
+ * not, operations on it complete with IBV_WC_REM_ACCESS_ERR.
  *
  * Thread-safe.
  *
  * Errors, with *mr_ptr as it was:
- * - RPMA_E_INVAL: desc or mr_ptr is NULL, desc_size is too small, or the descriptor
- *   says of no use of the memory
+ * - RPMA_E_INVAL: desc or mr_ptr is NULL, desc_size is too small, or the
+ *   descriptor says of no use of the memory: it is not one, or not all of it has come
  * - RPMA_E_NOMEM: out of memory
  */
 int rpma_mr_remote_from_descriptor(const void *desc,
@@ -654,8 +712,9 @@ int rpma_mr_remote_from_descriptor(const void *desc,
 int rpma_mr_remote_get_size(const struct rpma_mr_remote *mr, size_t *size);
 
 /**
- * Gives the types of flush that a remote region supports: none, one or both of
- * RPMA_MR_USAGE_FLUSH_TYPE_*.
+ * Gives the types of flush that a remote region supports.
+ *
+ * *flush_type is none, one or both of RPMA_MR_USAGE_FLUSH_TYPE_*.
  *
  * Thread-safe.
  *
@@ -665,7 +724,10 @@ int rpma_mr_remote_get_size(const struct rpma_mr_remote *mr, size_t *size);
 int rpma_mr_remote_get_flush_type(const struct rpma_mr_remote *mr, int *flush_type);
 
 /**
- * Releases a remote region and sets *mr_ptr to NULL; a *mr_ptr that is NULL is fine.
+ * Releases a remote region.
+ *
+ * *mr_ptr is set to NULL; one that is NULL already is fine.
+ *
  * The memory on the other side is not concerned.
  *
  * Thread-safe on separate regions.
@@ -676,12 +738,14 @@ int rpma_mr_remote_get_flush_type(const struct rpma_mr_remote *mr, int *flush_ty
 int rpma_mr_remote_delete(struct rpma_mr_remote **mr_ptr);
 
 /**
- * Makes a connection configuration of the defaults: a timeout of 1000 ms, a CQ of 10
- * entries, no CQ for receives alone, a send queue and a receive queue of 10 requests,
- * completion channels that are not shared, and no shared RQ.
+ * Makes a connection configuration of the defaults.
  *
- * It is the caller's, to be released by rpma_conn_cfg_delete(). A connection keeps
- * nothing of it.
+ * They are a timeout of 1000 ms, a CQ of 10 entries, no CQ for receives alone, a send
+ * queue and a receive queue of 10 requests, completion channels that are not shared, and
+ * no shared RQ.
+ *
+ * It is the caller's, to be released by rpma_conn_cfg_delete(). It may serve for many
+ * connections; a connection keeps nothing of it.
  *
  * Thread-safe.
  *
@@ -692,8 +756,11 @@ int rpma_mr_remote_delete(struct rpma_mr_remote **mr_ptr);
 int rpma_conn_cfg_new(struct rpma_conn_cfg **cfg_ptr);
 
 /**
- * Releases a connection configuration and sets *cfg_ptr to NULL; a *cfg_ptr that is
- * NULL is fine.
+ * Releases a connection configuration.
+ *
+ * *cfg_ptr is set to NULL; one that is NULL already is fine.
+ *
+ * Requests and connections made with it keep nothing of it.
  *
  * Thread-safe on separate configurations.
  *
@@ -703,8 +770,9 @@ int rpma_conn_cfg_new(struct rpma_conn_cfg **cfg_ptr);
 int rpma_conn_cfg_delete(struct rpma_conn_cfg **cfg_ptr);
 
 /**
- * Sets how long resolving the address and the route of the other side may take each,
- * in milliseconds; 1000 at first.
+ * Sets how long resolving the address and the route of the other side may take.
+ *
+ * timeout_ms is for each of the two, in milliseconds; it is 1000 at first.
  *
  * Thread-safe.
  *
@@ -714,8 +782,8 @@ int rpma_conn_cfg_delete(struct rpma_conn_cfg **cfg_ptr);
 int rpma_conn_cfg_set_timeout(struct rpma_conn_cfg *cfg, int timeout_ms);
 
 /**
- * Gives how long resolving the address and the route of the other side may take each,
- * in milliseconds.
+ * Gives how long resolving the address and the route of the other side may take each, in
+ * milliseconds.
  *
  * Thread-safe.
  *
@@ -725,8 +793,10 @@ int rpma_conn_cfg_set_timeout(struct rpma_conn_cfg *cfg, int timeout_ms);
 int rpma_conn_cfg_get_timeout(const struct rpma_conn_cfg *cfg, int *timeout_ms);
 
 /**
- * Sets the number of entries of the CQ; 10 at first. More than INT_MAX
- * counts as INT_MAX.
+ * Sets the number of entries of the CQ of a connection; it is 10 at first.
+ *
+ * The CQ must have room for the completions of all operations under way: one that
+ * overflows breaks the connection. More than INT_MAX counts as INT_MAX.
  *
  * Thread-safe.
  *
@@ -736,7 +806,7 @@ int rpma_conn_cfg_get_timeout(const struct rpma_conn_cfg *cfg, int *timeout_ms);
 int rpma_conn_cfg_set_cq_size(struct rpma_conn_cfg *cfg, uint32_t cq_size);
 
 /**
- * Gives the number of entries of the CQ.
+ * Gives the number of entries of the CQ of a connection.
  *
  * Thread-safe.
  *
@@ -746,10 +816,10 @@ int rpma_conn_cfg_set_cq_size(struct rpma_conn_cfg *cfg, uint32_t cq_size);
 int rpma_conn_cfg_get_cq_size(const struct rpma_conn_cfg *cfg, uint32_t *cq_size);
 
 /**
- * Sets the number of entries of the CQ for receives alone; 0 at first.
+ * Sets the number of entries of the CQ for receives alone; it is 0 at first.
  *
- * With 0 there is no such CQ, and receives complete on the other one. More than
- * INT_MAX counts as INT_MAX.
+ * With 0 there is no such CQ, and receives complete on the other one. More than INT_MAX
+ * counts as INT_MAX.
  *
  * Thread-safe.
  *
@@ -769,7 +839,11 @@ int rpma_conn_cfg_set_rcq_size(struct rpma_conn_cfg *cfg, uint32_t rcq_size);
 int rpma_conn_cfg_get_rcq_size(const struct rpma_conn_cfg *cfg, uint32_t *rcq_size);
 
 /**
- * Sets the number of requests that the send queue holds; 10 at first.
+ * Sets the number of requests that the send queue holds; it is 10 at first.
+ *
+ * Reads, writes, flushes and sends take one place each until they have completed. A
+ * request that completes only on error keeps its place until a later one that always
+ * completes has done so.
  *
  * Thread-safe.
  *
@@ -789,7 +863,7 @@ int rpma_conn_cfg_set_sq_size(struct rpma_conn_cfg *cfg, uint32_t sq_size);
 int rpma_conn_cfg_get_sq_size(const struct rpma_conn_cfg *cfg, uint32_t *sq_size);
 
 /**
- * Sets the number of requests that the receive queue holds; 10 at first.
+ * Sets the number of requests that the receive queue holds; it is 10 at first.
  *
  * Thread-safe.
  *
@@ -809,8 +883,8 @@ int rpma_conn_cfg_set_rq_size(struct rpma_conn_cfg *cfg, uint32_t rq_size);
 int rpma_conn_cfg_get_rq_size(const struct rpma_conn_cfg *cfg, uint32_t *rq_size);
 
 /**
- * Sets whether the two CQs of a connection share one completion channel; they do not
- * at first.
+ * Sets whether the two CQs of a connection share one completion channel; they do not at
+ * first.
  *
  * With a shared channel wait by rpma_conn_wait(), else by rpma_cq_wait().
  *
@@ -832,11 +906,11 @@ int rpma_conn_cfg_set_compl_channel(struct rpma_conn_cfg *cfg, bool shared);
 int rpma_conn_cfg_get_compl_channel(const struct rpma_conn_cfg *cfg, bool *shared);
 
 /**
- * Sets the shared RQ that connections receive from; none at first.
+ * Sets the shared RQ that connections receive from; there is none at first.
  *
- * The shared RQ stays the caller's, and must outlive the configuration's use and
- * every connection that receives from it. If it has a CQ of its own, receives
- * complete there, and the connection has no CQ for receives.
+ * The shared RQ stays the caller's, and must outlive the configuration's use and every
+ * connection that receives from it. If it has a CQ of its own, receives complete there,
+ * and the connection has no CQ for receives.
  *
  * Thread-safe.
  *
@@ -848,6 +922,8 @@ int rpma_conn_cfg_set_srq(struct rpma_conn_cfg *cfg, struct rpma_srq *srq);
 /**
  * Gives the shared RQ that connections receive from, NULL if there is none.
  *
+ * It is not the caller's by that, but whose it was.
+ *
  * Thread-safe.
  *
  * Errors, with *srq_ptr as it was:
@@ -856,11 +932,12 @@ int rpma_conn_cfg_set_srq(struct rpma_conn_cfg *cfg, struct rpma_srq *srq);
 int rpma_conn_cfg_get_srq(const struct rpma_conn_cfg *cfg, struct rpma_srq **srq_ptr);
 
 /**
- * Makes a shared RQ configuration of the defaults: a queue of 20 requests and a CQ of
- * its own of 20 entries.
+ * Makes a shared RQ configuration of the defaults.
  *
- * It is the caller's, to be released by rpma_srq_cfg_delete(). A shared RQ keeps
- * nothing of it.
+ * They are a queue of 20 requests and a CQ of its own of 20 entries.
+ *
+ * It is the caller's, to be released by rpma_srq_cfg_delete(). A shared RQ keeps nothing
+ * of it.
  *
  * Thread-safe.
  *
@@ -871,8 +948,9 @@ int rpma_conn_cfg_get_srq(const struct rpma_conn_cfg *cfg, struct rpma_srq **srq
 int rpma_srq_cfg_new(struct rpma_srq_cfg **cfg_ptr);
 
 /**
- * Releases a shared RQ configuration and sets *cfg_ptr to NULL; a *cfg_ptr that is
- * NULL is fine.
+ * Releases a shared RQ configuration.
+ *
+ * *cfg_ptr is set to NULL; one that is NULL already is fine.
  *
  * Thread-safe on separate configurations.
  *
@@ -882,7 +960,7 @@ int rpma_srq_cfg_new(struct rpma_srq_cfg **cfg_ptr);
 int rpma_srq_cfg_delete(struct rpma_srq_cfg **cfg_ptr);
 
 /**
- * Sets the number of requests that the shared RQ holds; 20 at first.
+ * Sets the number of requests that the shared RQ holds; it is 20 at first.
  *
  * Thread-safe.
  *
@@ -902,10 +980,11 @@ int rpma_srq_cfg_set_rq_size(struct rpma_srq_cfg *cfg, uint32_t rq_size);
 int rpma_srq_cfg_get_rq_size(const struct rpma_srq_cfg *cfg, uint32_t *rq_size);
 
 /**
- * Sets the number of entries of the CQ that the shared RQ has of its own; 20 at first.
+ * Sets the number of entries of the CQ that the shared RQ has of its own; it is 20 at
+ * first.
  *
- * With 0 it has none, and its receives complete on the CQs of the connections. More
- * than INT_MAX counts as INT_MAX.
+ * With 0 it has none, and its receives complete on the CQs of the connections. More than
+ * INT_MAX counts as INT_MAX.
  *
  * Thread-safe.
  *
@@ -925,24 +1004,29 @@ int rpma_srq_cfg_set_rcq_size(struct rpma_srq_cfg *cfg, uint32_t rcq_size);
 int rpma_srq_cfg_get_rcq_size(const struct rpma_srq_cfg *cfg, uint32_t *rcq_size);
 
 /**
- * Makes a shared RQ, with a CQ of its own unless the configuration gives that 0
- * entries. A cfg that is NULL stands for the defaults of rpma_srq_cfg_new().
+ * Makes a shared RQ, from which several connections receive.
+ *
+ * It has a CQ of its own unless the configuration gives that 0 entries. A cfg that is
+ * NULL stands for the defaults of rpma_srq_cfg_new().
  *
  * It is the caller's, to be released by rpma_srq_delete() before the peer is.
  *
  * Thread-safe.
  *
- * Errors, with *srq_ptr as it was:
+ * Errors, with *srq_ptr as it was, or NULL where there is no memory for the object
+ * itself:
  * - RPMA_E_INVAL: peer or srq_ptr is NULL
  * - RPMA_E_NOMEM: out of memory
  * - RPMA_E_PROVIDER: ibv_create_srq(3), ibv_create_comp_channel(3), ibv_create_cq(3) or
- *   ibv_req_notify_cq(3) failed
+ *   ibv_req_notify_cq(3) failed, for the reason that the log gives. Mostly a size is
+ *   more than the device allows: compare with max_srq_wr and max_cqe of ibv_devinfo(1).
  */
 int rpma_srq_new(struct rpma_peer *peer, struct rpma_srq_cfg *cfg, struct rpma_srq **srq_ptr);
 
 /**
- * Releases a shared RQ and its CQ, and sets *srq_ptr to NULL; a *srq_ptr that is NULL
- * is fine.
+ * Releases a shared RQ and its CQ.
+ *
+ * *srq_ptr is set to NULL; one that is NULL already is fine.
  *
  * All connections that receive from it must be deleted before.
  *
@@ -951,23 +1035,28 @@ int rpma_srq_new(struct rpma_peer *peer, struct rpma_srq_cfg *cfg, struct rpma_s
  * Errors:
  * - RPMA_E_INVAL: srq_ptr is NULL
  * - RPMA_E_PROVIDER: ibv_destroy_cq(3), ibv_destroy_comp_channel(3) or
- *   ibv_destroy_srq(3) failed; the shared RQ is gone all the same
+ *   ibv_destroy_srq(3) failed, the last where a connection still receives from it; the
+ *   shared RQ is gone all the same
  */
 int rpma_srq_delete(struct rpma_srq **srq_ptr);
 
 /**
- * Posts a buffer for a message that any of the connections receives: len bytes of
- * dst from offset on, or none with dst NULL and offset and len 0.
+ * Posts a buffer for a message that any of the connections receives.
+ *
+ * It is len bytes of dst from offset on, or none with dst NULL and offset and
+ * len 0.
  *
  * The buffers are taken in no order that can be relied on. op_context comes back as
- * wr_id of the completion; until then the memory may be written.
+ * wr_id of the completion; until then the memory may be written and the region must
+ * stay registered.
  *
  * Thread-safe.
  *
  * Errors:
- * - RPMA_E_INVAL: srq is NULL, dst is NULL while offset or len is not 0, or len is
- *   2^32 or more
- * - RPMA_E_PROVIDER: ibv_post_srq_recv(3) failed
+ * - RPMA_E_INVAL: srq is NULL, dst is NULL while offset or len is not 0, or
+ *   len is 2^32 or more
+ * - RPMA_E_PROVIDER: ibv_post_srq_recv(3) failed: mostly the shared RQ is full, which
+ *   rpma_srq_cfg_set_rq_size() makes longer
  */
 int rpma_srq_recv(struct rpma_srq *srq,
                   struct rpma_mr_local *dst,
@@ -976,8 +1065,9 @@ int rpma_srq_recv(struct rpma_srq *srq,
                   const void *op_context);
 
 /**
- * Gives the CQ that a shared RQ has of its own, NULL if it has none. It lives as long
- * as the shared RQ and is not the caller's.
+ * Gives the CQ that a shared RQ has of its own, NULL if it has none.
+ *
+ * It lives as long as the shared RQ and is not the caller's.
  *
  * Thread-safe.
  *
@@ -989,8 +1079,7 @@ int rpma_srq_get_rcq(const struct rpma_srq *srq, struct rpma_cq **rcq_ptr);
 /**
  * Listens for connections at an address and a port, each a name or a number.
  *
- * The endpoint is the caller's, to be released by rpma_ep_shutdown() before the peer
- * is.
+ * The endpoint is the caller's, to be released by rpma_ep_shutdown() before the peer is.
  *
  * Thread-safe.
  *
@@ -998,7 +1087,9 @@ int rpma_srq_get_rcq(const struct rpma_srq *srq, struct rpma_cq **rcq_ptr);
  * - RPMA_E_INVAL: peer, addr, port or ep_ptr is NULL
  * - RPMA_E_NOMEM: out of memory
  * - RPMA_E_PROVIDER: rdma_create_event_channel(3), rdma_create_id(3),
- *   rdma_getaddrinfo(3), rdma_bind_addr(3) or rdma_listen(3) failed
+ *   rdma_getaddrinfo(3), rdma_bind_addr(3) or rdma_listen(3) failed, for the reason that
+ *   the log gives: the address is none of this host's, or the port is taken or needs a
+ *   privilege
  */
 int rpma_ep_listen(struct rpma_peer *peer,
                    const char *addr,
@@ -1006,21 +1097,25 @@ int rpma_ep_listen(struct rpma_peer *peer,
                    struct rpma_ep **ep_ptr);
 
 /**
- * Stops listening, releases the endpoint and sets *ep_ptr to NULL; a *ep_ptr that is
- * NULL is fine. Connections got from it live on; requests must have been connected or
- * deleted before.
+ * Releases an endpoint, so that it listens no more.
+ *
+ * *ep_ptr is set to NULL; one that is NULL already is fine.
+ *
+ * Connections got from it live on; requests must have been connected or deleted before.
  *
  * Thread-safe on separate endpoints.
  *
  * Errors:
  * - RPMA_E_INVAL: ep_ptr is NULL
- * - RPMA_E_PROVIDER: rdma_destroy_id(3) failed; the endpoint is gone all the same
+ * - RPMA_E_PROVIDER: rdma_destroy_id(3) failed, for the reason that the log gives; the
+ *   endpoint is gone all the same
  */
 int rpma_ep_shutdown(struct rpma_ep **ep_ptr);
 
 /**
- * Gives the descriptor that is readable when rpma_ep_next_conn_req() has a request. It
- * is the library's; it may be made non-blocking.
+ * Gives the descriptor that is readable when rpma_ep_next_conn_req() has a request.
+ *
+ * It is the library's, not to be read or closed; it may be made non-blocking.
  *
  * Thread-safe.
  *
@@ -1030,9 +1125,10 @@ int rpma_ep_shutdown(struct rpma_ep **ep_ptr);
 int rpma_ep_get_fd(const struct rpma_ep *ep, int *fd);
 
 /**
- * Takes the next connection request of an endpoint, waiting for one unless the
- * descriptor is non-blocking. A cfg that is NULL stands for the defaults of
- * rpma_conn_cfg_new().
+ * Takes the next connection request of an endpoint.
+ *
+ * It waits for one unless the descriptor is non-blocking: see rpma_ep_get_fd(). A cfg
+ * that is NULL stands for the defaults of rpma_conn_cfg_new().
  *
  * The request is the caller's, for rpma_conn_req_connect() to accept or
  * rpma_conn_req_delete() to reject. Where the function fails, the other side is
@@ -1041,20 +1137,25 @@ int rpma_ep_get_fd(const struct rpma_ep *ep, int *fd);
  * Not thread-safe on one endpoint.
  *
  * Errors, with *req_ptr as it was, or NULL where rdma_ack_cm_event(3) failed:
- * - RPMA_E_INVAL: ep or req_ptr is NULL, the event is no connection request, or cfg
- *   wants a shared completion channel with a shared RQ that has its own CQ
- * - RPMA_E_NO_EVENT: there is no request
+ * - RPMA_E_INVAL: ep or req_ptr is NULL, the event is no connection request, or
+ *   cfg wants a shared completion channel with a shared RQ that has its own CQ. An
+ *   event that is no request is mostly that of a client which has given up: take the
+ *   next one.
+ * - RPMA_E_NO_EVENT: there is no request: wait until the descriptor is readable
  * - RPMA_E_NOMEM: out of memory
- * - RPMA_E_PROVIDER: rdma_get_cm_event(3) or rdma_ack_cm_event(3) failed, no RDMA
- *   device serves the address, or the completion queues or the QP can't be made
+ * - RPMA_E_PROVIDER: rdma_get_cm_event(3) or rdma_ack_cm_event(3) failed, no RDMA device
+ *   serves the address, or the completion queues or the QP can't be made: the log says
+ *   which. Mostly a size of cfg is more than the device allows, or all QPs are in use:
+ *   compare with max_qp, max_qp_wr and max_cqe of ibv_devinfo(1).
  */
 int rpma_ep_next_conn_req(struct rpma_ep *ep,
                           const struct rpma_conn_cfg *cfg,
                           struct rpma_conn_req **req_ptr);
 
 /**
- * Prepares a connection to an address and a port, each a name or a number, where the
- * other side listens. A cfg that is NULL stands for the defaults of
+ * Prepares a connection to an address and a port, each a name or a number.
+ *
+ * The other side listens there. A cfg that is NULL stands for the defaults of
  * rpma_conn_cfg_new().
  *
  * The request is the caller's, for rpma_conn_req_connect() to send or
@@ -1063,12 +1164,15 @@ int rpma_ep_next_conn_req(struct rpma_ep *ep,
  * Thread-safe.
  *
  * Errors, with *req_ptr as it was:
- * - RPMA_E_INVAL: peer, addr, port or req_ptr is NULL, or cfg wants a shared completion
- *   channel with a shared RQ that has its own CQ
+ * - RPMA_E_INVAL: peer, addr, port or req_ptr is NULL, or cfg wants a shared
+ *   completion channel with a shared RQ that has its own CQ
  * - RPMA_E_NOMEM: out of memory
  * - RPMA_E_PROVIDER: rdma_getaddrinfo(3), rdma_create_id(3), rdma_resolve_addr(3) or
  *   rdma_resolve_route(3) failed, no RDMA device serves the address, or the completion
- *   queues or the QP can't be made
+ *   queues or the QP can't be made: the log says which. "Connection timed out" asks for
+ *   an address that the device of the peer reaches, or for more time, by
+ *   rpma_conn_cfg_set_timeout(); if the queues can't be made, mostly a size of cfg is
+ *   more than the device allows.
  */
 int rpma_conn_req_new(struct rpma_peer *peer,
                       const char *addr,
@@ -1077,22 +1181,31 @@ int rpma_conn_req_new(struct rpma_peer *peer,
                       struct rpma_conn_req **req_ptr);
 
 /**
- * Drops a connection request and sets *req_ptr to NULL; a *req_ptr that is NULL is
- * fine. The other side of an incoming request is rejected.
+ * Drops a connection request.
+ *
+ * *req_ptr is set to NULL; one that is NULL already is fine.
+ *
+ * The other side of an incoming request is rejected: it gets RPMA_CONN_REJECTED.
  *
  * Thread-safe on separate requests.
  *
  * Errors:
  * - RPMA_E_INVAL: req_ptr is NULL
  * - RPMA_E_PROVIDER: ibv_destroy_cq(3), ibv_destroy_comp_channel(3), rdma_reject(3) or
- *   rdma_destroy_id(3) failed; the request is gone all the same
+ *   rdma_destroy_id(3) failed, for the reason that the log gives; the request is gone
+ *   all the same
  */
 int rpma_conn_req_delete(struct rpma_conn_req **req_ptr);
 
 /**
- * Sends an outgoing connection request or accepts an incoming one, with private data
- * for the other side unless pdata is NULL. *req_ptr is consumed and set to NULL, also
- * where the function fails.
+ * Makes a connection of a request.
+ *
+ * An outgoing request is sent, an incoming one accepted.
+ *
+ * pdata is for the other side: a struct rpma_conn_private_data, or NULL for none.
+ * The data is copied.
+ *
+ * *req_ptr is consumed and set to NULL, also where the function fails.
  *
  * The connection is the caller's, to be released by rpma_conn_delete(). It is usable
  * once rpma_conn_next_event() gives RPMA_CONN_ESTABLISHED.
@@ -1100,11 +1213,14 @@ int rpma_conn_req_delete(struct rpma_conn_req **req_ptr);
  * Thread-safe on separate requests.
  *
  * Errors, with *conn_ptr as it was:
- * - RPMA_E_INVAL: req_ptr, *req_ptr or conn_ptr is NULL, or pdata has no pointer or no
- *   length
+ * - RPMA_E_INVAL: req_ptr, *req_ptr or conn_ptr is NULL, or pdata has no pointer
+ *   or no length
  * - RPMA_E_NOMEM: out of memory
  * - RPMA_E_PROVIDER: rdma_create_event_channel(3), rdma_migrate_id(3), rdma_accept(3),
- *   rdma_connect(3) or ibv_reg_mr(3) failed
+ *   rdma_connect(3) or ibv_reg_mr(3) failed, for the reason that the log gives. "Invalid
+ *   argument" of rdma_connect or rdma_accept is mostly private data that is longer than
+ *   the device can carry: 56 bytes of a request go anywhere. Whether the other side is
+ *   there is not known yet: that tells rpma_conn_next_event().
  */
 int rpma_conn_req_connect(struct rpma_conn_req **req_ptr,
                           const struct rpma_conn_private_data *pdata,
@@ -1112,16 +1228,19 @@ int rpma_conn_req_connect(struct rpma_conn_req **req_ptr,
 
 /**
  * Posts a buffer for a message before the connection is made, so that the first one
- * finds it: len bytes of dst from offset on.
+ * finds it.
+ *
+ * It is len bytes of dst from offset on.
  *
  * op_context comes back as wr_id of the completion; until then the memory may be
- * written.
+ * written and the region must stay registered.
  *
  * Not thread-safe on one request.
  *
  * Errors:
  * - RPMA_E_INVAL: req or dst is NULL, or len is 2^32 or more
- * - RPMA_E_PROVIDER: ibv_post_recv(3) failed
+ * - RPMA_E_PROVIDER: ibv_post_recv(3) failed: mostly the receive queue is full, which
+ *   rpma_conn_cfg_set_rq_size() makes longer
  */
 int rpma_conn_req_recv(struct rpma_conn_req *req,
                        struct rpma_mr_local *dst,
@@ -1130,8 +1249,11 @@ int rpma_conn_req_recv(struct rpma_conn_req *req,
                        const void *op_context);
 
 /**
- * Gives the private data that came with an incoming request: pointer NULL and length 0
- * if none did. The data lives as long as the request or the connection made of it.
+ * Gives the private data that came with an incoming request.
+ *
+ * It is a struct rpma_conn_private_data: pointer NULL and length 0 if none came. The
+ * data lives as long as the request or the connection made of it. It may be longer than
+ * what was sent, with zeros at the end.
  *
  * Anyone on the network may have changed it: it is no secure way to tell anything.
  *
@@ -1144,8 +1266,9 @@ int rpma_conn_req_get_private_data(const struct rpma_conn_req *req,
                                    struct rpma_conn_private_data *pdata);
 
 /**
- * Gives the descriptor that is readable when rpma_conn_next_event() has an event. It is
- * the library's; it may be made non-blocking.
+ * Gives the descriptor that is readable when rpma_conn_next_event() has an event.
+ *
+ * It is the library's, not to be read or closed; it may be made non-blocking.
  *
  * Thread-safe.
  *
@@ -1155,27 +1278,35 @@ int rpma_conn_req_get_private_data(const struct rpma_conn_req *req,
 int rpma_conn_get_event_fd(const struct rpma_conn *conn, int *fd);
 
 /**
- * Takes the next event of a connection, waiting for one unless the descriptor is
- * non-blocking.
+ * Takes the next event of a connection.
+ *
+ * *event is one of enum rpma_conn_event.
+ *
+ * It waits for one unless the descriptor is non-blocking: see rpma_conn_get_event_fd().
  *
  * Not thread-safe on one connection.
  *
  * Errors, with *event as it was:
  * - RPMA_E_INVAL: conn or event is NULL
- * - RPMA_E_NO_EVENT: there is no event
+ * - RPMA_E_NO_EVENT: there is no event: wait until the descriptor is readable
  * - RPMA_E_NOMEM: out of memory
- * - RPMA_E_PROVIDER: rdma_get_cm_event(3) or rdma_ack_cm_event(3) failed
- * - RPMA_E_UNKNOWN: the event is none of those that a connection can have
+ * - RPMA_E_PROVIDER: rdma_get_cm_event(3) or rdma_ack_cm_event(3) failed, for the reason
+ *   that the log gives. "Interrupted system call" is a signal: call it again.
+ * - RPMA_E_UNKNOWN: the event is none of those that a connection can have; the log names
+ *   it
  */
 int rpma_conn_next_event(struct rpma_conn *conn, enum rpma_conn_event *event);
 
 /**
- * Gives the private data of the other side: pointer NULL and length 0 if there is
- * none. The data lives as long as the connection.
+ * Gives the private data of the other side of a connection.
  *
- * An accepting side has it from the request on, a requesting side once the connection
- * is established. Anyone on the network may have changed it: it is no secure way to
- * tell anything.
+ * It is a struct rpma_conn_private_data: pointer NULL and length 0 if there is none.
+ * The data lives as long as the connection. It may be longer than what was sent, with
+ * zeros at the end.
+ *
+ * An accepting side has it from the request on, a requesting side once the connection is
+ * established. Anyone on the network may have changed it: it is no secure way to tell
+ * anything.
  *
  * Thread-safe.
  *
@@ -1185,8 +1316,10 @@ int rpma_conn_next_event(struct rpma_conn *conn, enum rpma_conn_event *event);
 int rpma_conn_get_private_data(const struct rpma_conn *conn, struct rpma_conn_private_data *pdata);
 
 /**
- * Lets a connection know what the other side has told about itself. Without it no
- * flush to persistence is possible.
+ * Lets a connection know what the other side has told about itself.
+ *
+ * Without it no flush to persistence is possible. The configuration stays the caller's,
+ * and may be released at once.
  *
  * Thread-safe.
  *
@@ -1196,7 +1329,7 @@ int rpma_conn_get_private_data(const struct rpma_conn *conn, struct rpma_conn_pr
 int rpma_conn_apply_remote_peer_cfg(struct rpma_conn *conn, const struct rpma_peer_cfg *pcfg);
 
 /**
- * Gives the number of the connection's QP, which is qp_num of its completions.
+ * Gives the number of the QP of a connection, which is qp_num of its completions.
  *
  * Thread-safe.
  *
@@ -1207,8 +1340,9 @@ int rpma_conn_get_qp_num(const struct rpma_conn *conn, uint32_t *qp_num);
 
 /**
  * Gives the CQ of a connection: that of all its operations, or of all but receives if
- * those have a CQ of their own. It lives as long as the connection and is not the
- * caller's.
+ * those have a CQ of their own.
+ *
+ * It lives as long as the connection and is not the caller's.
  *
  * Thread-safe.
  *
@@ -1218,8 +1352,9 @@ int rpma_conn_get_qp_num(const struct rpma_conn *conn, uint32_t *qp_num);
 int rpma_conn_get_cq(const struct rpma_conn *conn, struct rpma_cq **cq_ptr);
 
 /**
- * Gives the CQ for receives alone, NULL if the connection has none. It lives as long as
- * the connection and is not the caller's.
+ * Gives the CQ for receives alone, NULL if the connection has none.
+ *
+ * It lives as long as the connection and is not the caller's.
  *
  * Thread-safe.
  *
@@ -1230,76 +1365,99 @@ int rpma_conn_get_rcq(const struct rpma_conn *conn, struct rpma_cq **rcq_ptr);
 
 /**
  * Gives the descriptor that is readable when rpma_conn_wait() has an event, if the CQs
- * of the connection share a channel. It is the library's; it may be made non-blocking.
+ * of the connection share a channel.
+ *
+ * It is the library's, not to be read or closed; it may be made non-blocking.
  *
  * Thread-safe.
  *
  * Errors, with *fd as it was:
  * - RPMA_E_INVAL: conn or fd is NULL
- * - RPMA_E_NOT_SHARED_CHNL: the channel is not shared: see rpma_cq_get_fd()
+ * - RPMA_E_NOT_SHARED_CHNL: the channel is not shared: use rpma_cq_get_fd(), or ask for
+ *   one by rpma_conn_cfg_set_compl_channel()
  */
 int rpma_conn_get_compl_fd(const struct rpma_conn *conn, int *fd);
 
 /**
- * Waits for an event of either CQ on the channel that they share, and acknowledges it;
- * collect all completions of *cq by rpma_cq_get_wc() then. It may be that there are
- * none left.
+ * Waits for an event of either CQ of a connection, on the channel that they share.
+ *
+ * The event is acknowledged. Collect all completions of *cq by rpma_cq_get_wc() then.
+ * It may be that there are none left.
  *
  * is_rcq tells whether *cq is that for receives alone, and may be NULL. flags are
- * ignored. Returns at once with an error where the descriptor is non-blocking and there
- * is no event.
+ * ignored. The function returns at once with an error where the descriptor, which
+ * rpma_conn_get_compl_fd() gives, is non-blocking and there is no event.
  *
  * Thread-safe as far as ibv_get_cq_event(3) is.
  *
  * Errors:
  * - RPMA_E_INVAL: conn or cq is NULL
- * - RPMA_E_NOT_SHARED_CHNL: the channel is not shared: see rpma_cq_wait()
- * - RPMA_E_NO_COMPLETION: there is no event
+ * - RPMA_E_NOT_SHARED_CHNL: the channel is not shared: use rpma_cq_wait(), or ask for
+ *   one by rpma_conn_cfg_set_compl_channel()
+ * - RPMA_E_NO_COMPLETION: there is no event, or a signal came first: wait until the
+ *   descriptor is readable, or call it again
  * - RPMA_E_UNKNOWN: the event is of neither CQ
- * - RPMA_E_PROVIDER: ibv_req_notify_cq(3) failed; *cq is NULL then
+ * - RPMA_E_PROVIDER: ibv_req_notify_cq(3) failed, for the reason that the log gives;
+ *   *cq is NULL then
  */
 int rpma_conn_wait(struct rpma_conn *conn, int flags, struct rpma_cq **cq, bool *is_rcq);
 
 /**
- * Closes a connection, or agrees that the other side has closed it. RPMA_CONN_CLOSED
- * tells when it is done.
+ * Closes a connection.
+ *
+ * It is also how a side agrees that the other one has closed it.
+ *
+ * RPMA_CONN_CLOSED of rpma_conn_next_event() tells when it is done. Operations under way
+ * complete with IBV_WC_WR_FLUSH_ERR.
  *
  * Thread-safe on separate connections.
  *
  * Errors:
  * - RPMA_E_INVAL: conn is NULL
- * - RPMA_E_PROVIDER: rdma_disconnect(3) failed
+ * - RPMA_E_PROVIDER: rdma_disconnect(3) failed, as it does where there was no
+ *   connection; delete it all the same
  */
 int rpma_conn_disconnect(struct rpma_conn *conn);
 
 /**
- * Releases a connection with its CQs, and sets *conn_ptr to NULL; a *conn_ptr that is
- * NULL is fine.
+ * Releases a connection with its CQs.
+ *
+ * *conn_ptr is set to NULL; one that is NULL already is fine.
+ *
+ * Close it before by rpma_conn_disconnect(), if it was established. Its CQs and private
+ * data are gone with it; regions and a shared RQ stay.
  *
  * Thread-safe on separate connections.
  *
  * Errors:
  * - RPMA_E_INVAL: conn_ptr is NULL, or munmap(2) failed
  * - RPMA_E_PROVIDER: ibv_dereg_mr(3), ibv_destroy_cq(3), ibv_destroy_comp_channel(3) or
- *   rdma_destroy_id(3) failed; the connection is gone all the same
+ *   rdma_destroy_id(3) failed, for the reason that the log gives; the connection is gone
+ *   all the same
  */
 int rpma_conn_delete(struct rpma_conn **conn_ptr);
 
 /**
- * Reads len bytes of the other side's memory, from src_offset on, into local memory,
- * from dst_offset on; nothing with dst and src NULL and the offsets and len 0.
+ * Reads memory of the other side into local memory.
  *
- * flags are RPMA_F_COMPLETION_ON_ERROR or RPMA_F_COMPLETION_ALWAYS. op_context comes
- * back as wr_id of the completion; until then the memory may be written. That the
- * ranges are within their regions is left for the device to check, which completes the
- * operation with an error and breaks the connection.
+ * It is len bytes from src_offset of src on, to dst_offset of dst on; nothing
+ * with dst and src NULL and the offsets and len 0.
+ *
+ * flags is one of RPMA_F_COMPLETION_*.
+ *
+ * op_context comes back as wr_id of the completion; until then the memory may be
+ * written and the region must stay registered. That the ranges are within their regions
+ * is left for the device to check, which completes the operation with an error and
+ * breaks the connection.
  *
  * Thread-safe as far as ibv_post_send(3) is.
  *
  * Errors:
- * - RPMA_E_INVAL: conn is NULL, flags are 0, one of dst and src is NULL, both are while
- *   an offset or len is not 0, or len is 2^32 or more
- * - RPMA_E_PROVIDER: ibv_post_send(3) failed
+ * - RPMA_E_INVAL: conn is NULL, flags are 0, one of dst and src is NULL, both
+ *   are while an offset or len is not 0, or len is 2^32 or more
+ * - RPMA_E_PROVIDER: ibv_post_send(3) failed: mostly the send queue is full. Collect
+ *   completions, or make it longer by rpma_conn_cfg_set_sq_size(); operations that
+ *   complete only on error leave the queue when a later one has completed.
  */
 int rpma_read(struct rpma_conn *conn,
               struct rpma_mr_local *dst,
@@ -1311,21 +1469,27 @@ int rpma_read(struct rpma_conn *conn,
               const void *op_context);
 
 /**
- * Writes len bytes of local memory, from src_offset on, to the other side's memory,
- * from dst_offset on; nothing with dst and src NULL and the offsets and len 0.
+ * Writes local memory to memory of the other side.
  *
- * flags are RPMA_F_COMPLETION_ON_ERROR or RPMA_F_COMPLETION_ALWAYS. op_context comes
- * back as wr_id of the completion; until then the memory must stay as it is. A
- * completion does not say that the data is visible or persistent there: see
- * rpma_flush(). That the ranges are within their regions is left for the device to
- * check, which completes the operation with an error and breaks the connection.
+ * It is len bytes from src_offset of src on, to dst_offset of dst on; nothing
+ * with dst and src NULL and the offsets and len 0.
+ *
+ * flags is one of RPMA_F_COMPLETION_*.
+ *
+ * op_context comes back as wr_id of the completion; until then the memory must stay
+ * as it is and the region registered. A completion does not say that the data is visible
+ * or persistent there: see rpma_flush(). That the ranges are within their regions is
+ * left for the device to check, which completes the operation with an error and breaks
+ * the connection.
  *
  * Thread-safe as far as ibv_post_send(3) is.
  *
  * Errors:
- * - RPMA_E_INVAL: conn is NULL, flags are 0, one of dst and src is NULL, both are while
- *   an offset or len is not 0, or len is 2^32 or more
- * - RPMA_E_PROVIDER: ibv_post_send(3) failed
+ * - RPMA_E_INVAL: conn is NULL, flags are 0, one of dst and src is NULL, both
+ *   are while an offset or len is not 0, or len is 2^32 or more
+ * - RPMA_E_PROVIDER: ibv_post_send(3) failed: mostly the send queue is full. Collect
+ *   completions, or make it longer by rpma_conn_cfg_set_sq_size(); operations that
+ *   complete only on error leave the queue when a later one has completed.
  */
 int rpma_write(struct rpma_conn *conn,
                struct rpma_mr_remote *dst,
@@ -1337,8 +1501,10 @@ int rpma_write(struct rpma_conn *conn,
                const void *op_context);
 
 /**
- * Writes as rpma_write() does, and completes a receive of the other side with a number,
- * imm, which is its imm_data in network byte order.
+ * Writes as rpma_write() does, and completes a receive of the other side with a number.
+ *
+ * The number, imm, is imm_data of the completion there, in network byte order. The
+ * other side must have posted a receive for it.
  *
  * Thread-safe as far as ibv_post_send(3) is.
  *
@@ -1355,21 +1521,27 @@ int rpma_write_with_imm(struct rpma_conn *conn,
                         const void *op_context);
 
 /**
- * Writes the 8 bytes at src to the other side's memory at dst_offset, all at once. src
- * is copied and may change as soon as the function returns.
+ * Writes 8 bytes to memory of the other side, all at once.
+ *
+ * They are those at src, which are copied and may change as soon as the function
+ * returns, and go to dst_offset of dst, a multiple of RPMA_ATOMIC_WRITE_ALIGNMENT.
+ * The registered memory must begin at such a multiple too.
  *
  * Where the device has no atomic write, an RDMA write does for it that waits for the
  * reads before it to be done.
  *
- * flags are RPMA_F_COMPLETION_ON_ERROR or RPMA_F_COMPLETION_ALWAYS. op_context comes
- * back as wr_id of the completion.
+ * flags is one of RPMA_F_COMPLETION_*.
+ *
+ * op_context comes back as wr_id of the completion.
  *
  * Thread-safe as far as ibv_post_send(3) is.
  *
  * Errors:
  * - RPMA_E_INVAL: conn, dst or src is NULL, dst_offset is no multiple of
  *   RPMA_ATOMIC_WRITE_ALIGNMENT, or flags are 0
- * - RPMA_E_PROVIDER: ibv_post_send(3) or ibv_wr_complete(3) failed
+ * - RPMA_E_PROVIDER: ibv_post_send(3) or ibv_wr_complete(3) failed: mostly the send
+ *   queue is full. Collect completions, or make it longer by
+ *   rpma_conn_cfg_set_sq_size().
  */
 int rpma_atomic_write(struct rpma_conn *conn,
                       struct rpma_mr_remote *dst,
@@ -1379,24 +1551,33 @@ int rpma_atomic_write(struct rpma_conn *conn,
                       const void *op_context);
 
 /**
- * Flushes len bytes of the other side's memory from dst_offset on: when it completes,
- * what this connection wrote there before is visible or persistent, as type says.
+ * Flushes memory of the other side, so that what this connection wrote there before is
+ * visible or persistent.
+ *
+ * It is len bytes from dst_offset of dst on. The completion says that it is done.
+ *
+ * type is one of enum rpma_flush_type. Persistence needs the word of the other side,
+ * by rpma_conn_apply_remote_peer_cfg().
  *
  * Where the device has no flush, an RDMA read of up to 8 bytes at dst_offset does for
  * it; it is up to the other side's platform that persistence follows, which it tells by
  * its peer configuration.
  *
- * flags are RPMA_F_COMPLETION_ON_ERROR or RPMA_F_COMPLETION_ALWAYS. op_context comes
- * back as wr_id of the completion.
+ * flags is one of RPMA_F_COMPLETION_*.
+ *
+ * op_context comes back as wr_id of the completion.
  *
  * Thread-safe as far as ibv_post_send(3) is.
  *
  * Errors:
  * - RPMA_E_INVAL: conn or dst is NULL, type is none of its enum, or flags are 0
- * - RPMA_E_NOSUPP: the memory was not registered for this type of flush, or type is
- *   RPMA_FLUSH_TYPE_PERSISTENT and no peer configuration with direct write to
- *   persistent memory was applied to the connection
- * - RPMA_E_PROVIDER: ibv_post_send(3) or ibv_wr_complete(3) failed
+ * - RPMA_E_NOSUPP: the memory was not registered for this type of flush, which
+ *   rpma_mr_remote_get_flush_type() tells; or type is RPMA_FLUSH_TYPE_PERSISTENT and
+ *   no peer configuration with direct write to persistent memory was applied to the
+ *   connection
+ * - RPMA_E_PROVIDER: ibv_post_send(3) or ibv_wr_complete(3) failed: mostly the send
+ *   queue is full. Collect completions, or make it longer by
+ *   rpma_conn_cfg_set_sq_size().
  */
 int rpma_flush(struct rpma_conn *conn,
                struct rpma_mr_remote *dst,
@@ -1407,18 +1588,25 @@ int rpma_flush(struct rpma_conn *conn,
                const void *op_context);
 
 /**
- * Sends a message to the other side: len bytes of src from offset on, or none with src
- * NULL and offset and len 0. The other side must have posted a buffer for it.
+ * Sends a message to the other side.
  *
- * flags are RPMA_F_COMPLETION_ON_ERROR or RPMA_F_COMPLETION_ALWAYS. op_context comes
- * back as wr_id of the completion; until then the memory must stay as it is.
+ * It is len bytes of src from offset on, or none with src NULL and offset and
+ * len 0. The other side must have posted a buffer for it, by rpma_recv() or
+ * rpma_conn_req_recv(), that is long enough.
+ *
+ * flags is one of RPMA_F_COMPLETION_*.
+ *
+ * op_context comes back as wr_id of the completion; until then the memory must stay
+ * as it is and the region registered.
  *
  * Thread-safe as far as ibv_post_send(3) is.
  *
  * Errors:
- * - RPMA_E_INVAL: conn is NULL, flags are 0, src is NULL while offset or len is not 0,
- *   or len is 2^32 or more
- * - RPMA_E_PROVIDER: ibv_post_send(3) failed
+ * - RPMA_E_INVAL: conn is NULL, flags are 0, src is NULL while offset or len
+ *   is not 0, or len is 2^32 or more
+ * - RPMA_E_PROVIDER: ibv_post_send(3) failed: mostly the send queue is full. Collect
+ *   completions, or make it longer by rpma_conn_cfg_set_sq_size(); operations that
+ *   complete only on error leave the queue when a later one has completed.
  */
 int rpma_send(struct rpma_conn *conn,
               const struct rpma_mr_local *src,
@@ -1428,8 +1616,9 @@ int rpma_send(struct rpma_conn *conn,
               const void *op_context);
 
 /**
- * Sends as rpma_send() does, with a number, imm, which is imm_data of the completion
- * there, in network byte order.
+ * Sends as rpma_send() does, with a number.
+ *
+ * The number, imm, is imm_data of the completion there, in network byte order.
  *
  * Thread-safe as far as ibv_post_send(3) is.
  *
@@ -1444,18 +1633,22 @@ int rpma_send_with_imm(struct rpma_conn *conn,
                        const void *op_context);
 
 /**
- * Posts a buffer for a message of the other side: len bytes of dst from offset on, or
- * none with dst NULL and offset and len 0.
+ * Posts a buffer for a message of the other side.
+ *
+ * It is len bytes of dst from offset on, or none with dst NULL and offset and
+ * len 0.
  *
  * The buffers are taken in no order that can be relied on. op_context comes back as
- * wr_id of the completion; until then the memory may be written.
+ * wr_id of the completion; until then the memory may be written and the region must
+ * stay registered.
  *
  * Thread-safe as far as ibv_post_recv(3) is.
  *
  * Errors:
- * - RPMA_E_INVAL: conn is NULL, dst is NULL while offset or len is not 0, or len is
- *   2^32 or more
- * - RPMA_E_PROVIDER: ibv_post_recv(3) failed
+ * - RPMA_E_INVAL: conn is NULL, dst is NULL while offset or len is not 0, or
+ *   len is 2^32 or more
+ * - RPMA_E_PROVIDER: ibv_post_recv(3) failed: mostly the receive queue is full, which
+ *   rpma_conn_cfg_set_rq_size() makes longer
  */
 int rpma_recv(struct rpma_conn *conn,
               struct rpma_mr_local *dst,
@@ -1465,8 +1658,9 @@ int rpma_recv(struct rpma_conn *conn,
 
 /**
  * Gives the descriptor that is readable when rpma_cq_wait() has an event; if the CQs of
- * a connection share their channel, when rpma_conn_wait() has one. It is the library's;
- * it may be made non-blocking.
+ * a connection share their channel, when rpma_conn_wait() has one.
+ *
+ * It is the library's, not to be read or closed; it may be made non-blocking.
  *
  * Thread-safe.
  *
@@ -1476,37 +1670,42 @@ int rpma_recv(struct rpma_conn *conn,
 int rpma_cq_get_fd(const struct rpma_cq *cq, int *fd);
 
 /**
- * Waits for an event of a CQ and acknowledges it; collect all completions by
- * rpma_cq_get_wc() then. It may be that there are none left.
+ * Waits for an event of a CQ.
  *
- * Returns at once with an error where the descriptor is non-blocking and there is no
- * event.
+ * The event is acknowledged. Collect all completions by rpma_cq_get_wc() then. It may be
+ * that there are none left.
+ *
+ * The function returns at once with an error where the descriptor, which
+ * rpma_cq_get_fd() gives, is non-blocking and there is no event.
  *
  * Thread-safe as far as ibv_get_cq_event(3) is.
  *
  * Errors:
  * - RPMA_E_INVAL: cq is NULL
- * - RPMA_E_NO_COMPLETION: there is no event
- * - RPMA_E_PROVIDER: ibv_req_notify_cq(3) failed
- * - RPMA_E_SHARED_CHANNEL: the channel is shared: see rpma_conn_wait()
+ * - RPMA_E_NO_COMPLETION: there is no event, or a signal came first: wait until the
+ *   descriptor is readable, or call it again
+ * - RPMA_E_PROVIDER: ibv_req_notify_cq(3) failed, for the reason that the log gives
+ * - RPMA_E_SHARED_CHANNEL: the channel is shared: use rpma_conn_wait()
  */
 int rpma_cq_wait(struct rpma_cq *cq);
 
 /**
- * Takes up to num_entries completions from a CQ, without waiting, into an array of as
- * many, as ibv_poll_cq(3) does.
+ * Takes completions from a CQ, without waiting, as ibv_poll_cq(3) does.
+ *
+ * wc is an array of num_entries elements, which is how many are taken at most.
  *
  * num_entries_got is how many there were; it may be NULL if num_entries is 1. Of a
  * completion whose status is not IBV_WC_SUCCESS only wr_id, status, qp_num and
- * vendor_err are valid.
+ * vendor_err are valid: the operation has failed, and the connection is broken.
  *
  * Thread-safe as far as ibv_poll_cq(3) is.
  *
  * Errors:
- * - RPMA_E_INVAL: cq or wc is NULL, num_entries is less than 1, or it is more than 1
- *   and num_entries_got is NULL
- * - RPMA_E_NO_COMPLETION: there is none
- * - RPMA_E_PROVIDER: ibv_poll_cq(3) failed
+ * - RPMA_E_INVAL: cq or wc is NULL, num_entries is less than 1, or it is more than
+ *   1 and num_entries_got is NULL
+ * - RPMA_E_NO_COMPLETION: there is none: wait by rpma_cq_wait() or rpma_conn_wait(), or
+ *   ask again
+ * - RPMA_E_PROVIDER: ibv_poll_cq(3) failed, for the reason that the log gives
  * - RPMA_E_UNKNOWN: ibv_poll_cq(3) returned more than it was asked for
  */
 int rpma_cq_get_wc(struct rpma_cq *cq, int num_entries, struct ibv_wc *wc, int *num_entries_got);

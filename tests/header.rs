@@ -31,10 +31,20 @@ fn replace_once(text: &str, from: &str, to: &str) -> String {
 }
 
 /// A source as cbindgen can read it: the exported functions are marked as such, the types behind
-/// the handles are unknown, and an enum from C, which may be any number, is the enum.
+/// the handles are unknown, and an enum from C, which may be any number, is the enum. Examples are
+/// left to the manual pages.
 fn prepared(source: &str) -> String {
     let mut text = String::new();
+    let mut example = false;
     for line in source.lines() {
+        example = line.starts_with("///") && (example || line == "/// # Example");
+        if example {
+            continue;
+        }
+        let line = match line.trim_start().starts_with("///") {
+            true => &line.replace('`', ""),
+            false => line,
+        };
         if line.starts_with("pub unsafe extern \"C\" fn rpma_") {
             text += "#[unsafe(no_mangle)]\n";
         }
@@ -49,7 +59,9 @@ fn prepared(source: &str) -> String {
     let text = text.replace("Option<rpma_log_function>", "rpma_log_function");
     let mut parts = text.split("CEnum<");
     let first = parts.next().unwrap().to_string();
-    parts.fold(first, |text, part| text + &part.replacen('>', "", 1))
+    let text = parts.fold(first, |text, part| text + &part.replacen('>', "", 1));
+    // What stood between documentation and example.
+    text.replace("///\n#", "#").replace("///\npub", "pub")
 }
 
 /// The files of src/api, as a program meets them.

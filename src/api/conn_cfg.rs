@@ -10,18 +10,30 @@ use std::sync::atomic::Ordering::Relaxed;
 /// How a connection is made.
 pub type rpma_conn_cfg = crate::core::ConnCfg;
 
-/// Makes a connection configuration of the defaults: a timeout of 1000 ms, a CQ of 10
-/// entries, no CQ for receives alone, a send queue and a receive queue of 10 requests,
-/// completion channels that are not shared, and no shared RQ.
+/// Makes a connection configuration of the defaults.
 ///
-/// It is the caller's, to be released by rpma_conn_cfg_delete(). A connection keeps
-/// nothing of it.
+/// They are a timeout of 1000 ms, a CQ of 10 entries, no CQ for receives alone, a send
+/// queue and a receive queue of 10 requests, completion channels that are not shared, and
+/// no shared RQ.
+///
+/// It is the caller's, to be released by rpma_conn_cfg_delete(). It may serve for many
+/// connections; a connection keeps nothing of it.
 ///
 /// Thread-safe.
 ///
 /// Errors:
-/// - RPMA_E_INVAL: cfg_ptr is NULL
-/// - RPMA_E_NOMEM: out of memory; *cfg_ptr is NULL then
+/// - RPMA_E_INVAL: `cfg_ptr` is NULL
+/// - RPMA_E_NOMEM: out of memory; `*cfg_ptr` is NULL then
+///
+/// # Example
+///
+/// ```c
+/// struct rpma_conn_cfg *cfg = NULL;
+/// if (!(ret = rpma_conn_cfg_new(&cfg)) && !(ret = rpma_conn_cfg_set_sq_size(cfg, 64)) &&
+///     !(ret = rpma_conn_cfg_set_cq_size(cfg, 64)))
+///     ret = rpma_conn_req_new(peer, addr, port, cfg, &req);
+/// rpma_conn_cfg_delete(&cfg);
+/// ```
 pub unsafe extern "C" fn rpma_conn_cfg_new(cfg_ptr: *mut *mut rpma_conn_cfg) -> c_int {
     call(|| {
         // SAFETY: NULL or valid to write to.
@@ -31,25 +43,39 @@ pub unsafe extern "C" fn rpma_conn_cfg_new(cfg_ptr: *mut *mut rpma_conn_cfg) -> 
     })
 }
 
-/// Releases a connection configuration and sets *cfg_ptr to NULL; a *cfg_ptr that is
-/// NULL is fine.
+/// Releases a connection configuration.
+///
+/// `*cfg_ptr` is set to NULL; one that is NULL already is fine.
+///
+/// Requests and connections made with it keep nothing of it.
 ///
 /// Thread-safe on separate configurations.
 ///
 /// Errors:
-/// - RPMA_E_INVAL: cfg_ptr is NULL
+/// - RPMA_E_INVAL: `cfg_ptr` is NULL
+///
+/// # Example
+///
+/// See rpma_conn_cfg_new().
 pub unsafe extern "C" fn rpma_conn_cfg_delete(cfg_ptr: *mut *mut rpma_conn_cfg) -> c_int {
     // SAFETY: NULL, or points to NULL or to a configuration of rpma_conn_cfg_new().
     unsafe { delete(cfg_ptr, |_| Ok(())) }
 }
 
-/// Sets how long resolving the address and the route of the other side may take each,
-/// in milliseconds; 1000 at first.
+/// Sets how long resolving the address and the route of the other side may take.
+///
+/// `timeout_ms` is for each of the two, in milliseconds; it is 1000 at first.
 ///
 /// Thread-safe.
 ///
 /// Errors:
-/// - RPMA_E_INVAL: cfg is NULL, or timeout_ms is negative
+/// - RPMA_E_INVAL: `cfg` is NULL, or `timeout_ms` is negative
+///
+/// # Example
+///
+/// ```c
+/// ret = rpma_conn_cfg_set_timeout(cfg, 10000);
+/// ```
 pub unsafe extern "C" fn rpma_conn_cfg_set_timeout(
     cfg: *mut rpma_conn_cfg,
     timeout_ms: c_int,
@@ -65,13 +91,13 @@ pub unsafe extern "C" fn rpma_conn_cfg_set_timeout(
     })
 }
 
-/// Gives how long resolving the address and the route of the other side may take each,
-/// in milliseconds.
+/// Gives how long resolving the address and the route of the other side may take each, in
+/// milliseconds.
 ///
 /// Thread-safe.
 ///
-/// Errors, with *timeout_ms as it was:
-/// - RPMA_E_INVAL: cfg or timeout_ms is NULL
+/// Errors, with `*timeout_ms` as it was:
+/// - RPMA_E_INVAL: `cfg` or `timeout_ms` is NULL
 pub unsafe extern "C" fn rpma_conn_cfg_get_timeout(
     cfg: *const rpma_conn_cfg,
     timeout_ms: *mut c_int,
@@ -84,24 +110,36 @@ pub unsafe extern "C" fn rpma_conn_cfg_get_timeout(
     })
 }
 
-/// Sets the number of entries of the CQ; 10 at first. More than INT_MAX
-/// counts as INT_MAX.
+/// Sets the number of entries of the CQ of a connection; it is 10 at first.
+///
+/// The CQ must have room for the completions of all operations under way: one that
+/// overflows breaks the connection. More than INT_MAX counts as INT_MAX.
 ///
 /// Thread-safe.
 ///
 /// Errors:
-/// - RPMA_E_INVAL: cfg is NULL
+/// - RPMA_E_INVAL: `cfg` is NULL
+///
+/// # Example
+///
+/// Room for a full send queue and a full receive queue:
+///
+/// ```c
+/// uint32_t sq, rq;
+/// if (!(ret = rpma_conn_cfg_get_sq_size(cfg, &sq)) && !(ret = rpma_conn_cfg_get_rq_size(cfg, &rq)))
+///     ret = rpma_conn_cfg_set_cq_size(cfg, sq + rq);
+/// ```
 pub unsafe extern "C" fn rpma_conn_cfg_set_cq_size(cfg: *mut rpma_conn_cfg, cq_size: u32) -> c_int {
     // SAFETY: NULL or a configuration.
     unsafe { set_size(cfg, |cfg| &cfg.cq_size, cq_size) }
 }
 
-/// Gives the number of entries of the CQ.
+/// Gives the number of entries of the CQ of a connection.
 ///
 /// Thread-safe.
 ///
-/// Errors, with *cq_size as it was:
-/// - RPMA_E_INVAL: cfg or cq_size is NULL
+/// Errors, with `*cq_size` as it was:
+/// - RPMA_E_INVAL: `cfg` or `cq_size` is NULL
 pub unsafe extern "C" fn rpma_conn_cfg_get_cq_size(
     cfg: *const rpma_conn_cfg,
     cq_size: *mut u32,
@@ -110,15 +148,25 @@ pub unsafe extern "C" fn rpma_conn_cfg_get_cq_size(
     unsafe { get_size(cfg, |cfg| &cfg.cq_size, cq_size) }
 }
 
-/// Sets the number of entries of the CQ for receives alone; 0 at first.
+/// Sets the number of entries of the CQ for receives alone; it is 0 at first.
 ///
-/// With 0 there is no such CQ, and receives complete on the other one. More than
-/// INT_MAX counts as INT_MAX.
+/// With 0 there is no such CQ, and receives complete on the other one. More than INT_MAX
+/// counts as INT_MAX.
 ///
 /// Thread-safe.
 ///
 /// Errors:
-/// - RPMA_E_INVAL: cfg is NULL
+/// - RPMA_E_INVAL: `cfg` is NULL
+///
+/// # Example
+///
+/// ```c
+/// ret = rpma_conn_cfg_set_rcq_size(cfg, 10);
+/// /* ... and of the connection that is made with it: */
+/// struct rpma_cq *rcq;
+/// if (!ret)
+///     ret = rpma_conn_get_rcq(conn, &rcq);
+/// ```
 pub unsafe extern "C" fn rpma_conn_cfg_set_rcq_size(
     cfg: *mut rpma_conn_cfg,
     rcq_size: u32,
@@ -131,8 +179,8 @@ pub unsafe extern "C" fn rpma_conn_cfg_set_rcq_size(
 ///
 /// Thread-safe.
 ///
-/// Errors, with *rcq_size as it was:
-/// - RPMA_E_INVAL: cfg or rcq_size is NULL
+/// Errors, with `*rcq_size` as it was:
+/// - RPMA_E_INVAL: `cfg` or `rcq_size` is NULL
 pub unsafe extern "C" fn rpma_conn_cfg_get_rcq_size(
     cfg: *const rpma_conn_cfg,
     rcq_size: *mut u32,
@@ -141,12 +189,20 @@ pub unsafe extern "C" fn rpma_conn_cfg_get_rcq_size(
     unsafe { get_size(cfg, |cfg| &cfg.rcq_size, rcq_size) }
 }
 
-/// Sets the number of requests that the send queue holds; 10 at first.
+/// Sets the number of requests that the send queue holds; it is 10 at first.
+///
+/// Reads, writes, flushes and sends take one place each until they have completed. A
+/// request that completes only on error keeps its place until a later one that always
+/// completes has done so.
 ///
 /// Thread-safe.
 ///
 /// Errors:
-/// - RPMA_E_INVAL: cfg is NULL
+/// - RPMA_E_INVAL: `cfg` is NULL
+///
+/// # Example
+///
+/// See rpma_conn_cfg_new().
 pub unsafe extern "C" fn rpma_conn_cfg_set_sq_size(cfg: *mut rpma_conn_cfg, sq_size: u32) -> c_int {
     // SAFETY: NULL or a configuration.
     unsafe { set_size(cfg, |cfg| &cfg.sq_size, sq_size) }
@@ -156,8 +212,8 @@ pub unsafe extern "C" fn rpma_conn_cfg_set_sq_size(cfg: *mut rpma_conn_cfg, sq_s
 ///
 /// Thread-safe.
 ///
-/// Errors, with *sq_size as it was:
-/// - RPMA_E_INVAL: cfg or sq_size is NULL
+/// Errors, with `*sq_size` as it was:
+/// - RPMA_E_INVAL: `cfg` or `sq_size` is NULL
 pub unsafe extern "C" fn rpma_conn_cfg_get_sq_size(
     cfg: *const rpma_conn_cfg,
     sq_size: *mut u32,
@@ -166,12 +222,18 @@ pub unsafe extern "C" fn rpma_conn_cfg_get_sq_size(
     unsafe { get_size(cfg, |cfg| &cfg.sq_size, sq_size) }
 }
 
-/// Sets the number of requests that the receive queue holds; 10 at first.
+/// Sets the number of requests that the receive queue holds; it is 10 at first.
 ///
 /// Thread-safe.
 ///
 /// Errors:
-/// - RPMA_E_INVAL: cfg is NULL
+/// - RPMA_E_INVAL: `cfg` is NULL
+///
+/// # Example
+///
+/// ```c
+/// ret = rpma_conn_cfg_set_rq_size(cfg, 100);
+/// ```
 pub unsafe extern "C" fn rpma_conn_cfg_set_rq_size(cfg: *mut rpma_conn_cfg, rq_size: u32) -> c_int {
     // SAFETY: NULL or a configuration.
     unsafe { set_size(cfg, |cfg| &cfg.rq_size, rq_size) }
@@ -181,8 +243,8 @@ pub unsafe extern "C" fn rpma_conn_cfg_set_rq_size(cfg: *mut rpma_conn_cfg, rq_s
 ///
 /// Thread-safe.
 ///
-/// Errors, with *rq_size as it was:
-/// - RPMA_E_INVAL: cfg or rq_size is NULL
+/// Errors, with `*rq_size` as it was:
+/// - RPMA_E_INVAL: `cfg` or `rq_size` is NULL
 pub unsafe extern "C" fn rpma_conn_cfg_get_rq_size(
     cfg: *const rpma_conn_cfg,
     rq_size: *mut u32,
@@ -191,15 +253,22 @@ pub unsafe extern "C" fn rpma_conn_cfg_get_rq_size(
     unsafe { get_size(cfg, |cfg| &cfg.rq_size, rq_size) }
 }
 
-/// Sets whether the two CQs of a connection share one completion channel; they do not
-/// at first.
+/// Sets whether the two CQs of a connection share one completion channel; they do not at
+/// first.
 ///
 /// With a shared channel wait by rpma_conn_wait(), else by rpma_cq_wait().
 ///
 /// Thread-safe.
 ///
 /// Errors:
-/// - RPMA_E_INVAL: cfg is NULL
+/// - RPMA_E_INVAL: `cfg` is NULL
+///
+/// # Example
+///
+/// ```c
+/// if (!(ret = rpma_conn_cfg_set_rcq_size(cfg, 10)))
+///     ret = rpma_conn_cfg_set_compl_channel(cfg, true);
+/// ```
 pub unsafe extern "C" fn rpma_conn_cfg_set_compl_channel(
     cfg: *mut rpma_conn_cfg,
     shared: bool,
@@ -215,8 +284,8 @@ pub unsafe extern "C" fn rpma_conn_cfg_set_compl_channel(
 ///
 /// Thread-safe.
 ///
-/// Errors, with *shared as it was:
-/// - RPMA_E_INVAL: cfg or shared is NULL
+/// Errors, with `*shared` as it was:
+/// - RPMA_E_INVAL: `cfg` or `shared` is NULL
 pub unsafe extern "C" fn rpma_conn_cfg_get_compl_channel(
     cfg: *const rpma_conn_cfg,
     shared: *mut bool,
@@ -229,16 +298,20 @@ pub unsafe extern "C" fn rpma_conn_cfg_get_compl_channel(
     })
 }
 
-/// Sets the shared RQ that connections receive from; none at first.
+/// Sets the shared RQ that connections receive from; there is none at first.
 ///
-/// The shared RQ stays the caller's, and must outlive the configuration's use and
-/// every connection that receives from it. If it has a CQ of its own, receives
-/// complete there, and the connection has no CQ for receives.
+/// The shared RQ stays the caller's, and must outlive the configuration's use and every
+/// connection that receives from it. If it has a CQ of its own, receives complete there,
+/// and the connection has no CQ for receives.
 ///
 /// Thread-safe.
 ///
 /// Errors:
-/// - RPMA_E_INVAL: cfg or srq is NULL
+/// - RPMA_E_INVAL: `cfg` or `srq` is NULL
+///
+/// # Example
+///
+/// See rpma_srq_new().
 pub unsafe extern "C" fn rpma_conn_cfg_set_srq(
     cfg: *mut rpma_conn_cfg,
     srq: *mut rpma_srq,
@@ -256,10 +329,12 @@ pub unsafe extern "C" fn rpma_conn_cfg_set_srq(
 
 /// Gives the shared RQ that connections receive from, NULL if there is none.
 ///
+/// It is not the caller's by that, but whose it was.
+///
 /// Thread-safe.
 ///
-/// Errors, with *srq_ptr as it was:
-/// - RPMA_E_INVAL: cfg or srq_ptr is NULL
+/// Errors, with `*srq_ptr` as it was:
+/// - RPMA_E_INVAL: `cfg` or `srq_ptr` is NULL
 pub unsafe extern "C" fn rpma_conn_cfg_get_srq(
     cfg: *const rpma_conn_cfg,
     srq_ptr: *mut *mut rpma_srq,

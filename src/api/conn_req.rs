@@ -12,8 +12,9 @@ use std::ffi::{c_char, c_int, c_void};
 /// A connection that one side has asked for and that is not made yet.
 pub type rpma_conn_req = crate::core::ConnReq;
 
-/// Prepares a connection to an address and a port, each a name or a number, where the
-/// other side listens. A cfg that is NULL stands for the defaults of
+/// Prepares a connection to an address and a port, each a name or a number.
+///
+/// The other side listens there. A `cfg` that is NULL stands for the defaults of
 /// rpma_conn_cfg_new().
 ///
 /// The request is the caller's, for rpma_conn_req_connect() to send or
@@ -21,13 +22,28 @@ pub type rpma_conn_req = crate::core::ConnReq;
 ///
 /// Thread-safe.
 ///
-/// Errors, with *req_ptr as it was:
-/// - RPMA_E_INVAL: peer, addr, port or req_ptr is NULL, or cfg wants a shared completion
-///   channel with a shared RQ that has its own CQ
+/// Errors, with `*req_ptr` as it was:
+/// - RPMA_E_INVAL: `peer`, `addr`, `port` or `req_ptr` is NULL, or `cfg` wants a shared
+///   completion channel with a shared RQ that has its own CQ
 /// - RPMA_E_NOMEM: out of memory
 /// - RPMA_E_PROVIDER: rdma_getaddrinfo(3), rdma_create_id(3), rdma_resolve_addr(3) or
 ///   rdma_resolve_route(3) failed, no RDMA device serves the address, or the completion
-///   queues or the QP can't be made
+///   queues or the QP can't be made: the log says which. "Connection timed out" asks for
+///   an address that the device of the peer reaches, or for more time, by
+///   rpma_conn_cfg_set_timeout(); if the queues can't be made, mostly a size of `cfg` is
+///   more than the device allows.
+///
+/// # Example
+///
+/// ```c
+/// enum rpma_conn_event event;
+/// if (!(ret = rpma_conn_req_new(peer, "192.168.0.1", "7204", NULL, &req)) &&
+///     !(ret = rpma_conn_req_connect(&req, NULL, &conn)) &&
+///     !(ret = rpma_conn_next_event(conn, &event)) && event != RPMA_CONN_ESTABLISHED) {
+///     fprintf(stderr, "%s\n", rpma_utils_conn_event_2str(event));
+///     rpma_conn_delete(&conn);
+/// }
+/// ```
 pub unsafe extern "C" fn rpma_conn_req_new(
     peer: *mut rpma_peer,
     addr: *const c_char,
@@ -50,35 +66,63 @@ pub unsafe extern "C" fn rpma_conn_req_new(
     })
 }
 
-/// Drops a connection request and sets *req_ptr to NULL; a *req_ptr that is NULL is
-/// fine. The other side of an incoming request is rejected.
+/// Drops a connection request.
+///
+/// `*req_ptr` is set to NULL; one that is NULL already is fine.
+///
+/// The other side of an incoming request is rejected: it gets RPMA_CONN_REJECTED.
 ///
 /// Thread-safe on separate requests.
 ///
 /// Errors:
-/// - RPMA_E_INVAL: req_ptr is NULL
+/// - RPMA_E_INVAL: `req_ptr` is NULL
 /// - RPMA_E_PROVIDER: ibv_destroy_cq(3), ibv_destroy_comp_channel(3), rdma_reject(3) or
-///   rdma_destroy_id(3) failed; the request is gone all the same
+///   rdma_destroy_id(3) failed, for the reason that the log gives; the request is gone
+///   all the same
+///
+/// # Example
+///
+/// To reject who does not say the word:
+///
+/// ```c
+/// struct rpma_conn_private_data pdata;
+/// ret = rpma_conn_req_get_private_data(req, &pdata);
+/// if (!ret && (pdata.len < 6 || memcmp(pdata.ptr, "please", 6)))
+///     ret = rpma_conn_req_delete(&req);
+/// ```
 pub unsafe extern "C" fn rpma_conn_req_delete(req_ptr: *mut *mut rpma_conn_req) -> c_int {
     // SAFETY: NULL, or points to NULL or to a request made by the library.
     unsafe { delete(req_ptr, ConnReq::delete) }
 }
 
-/// Sends an outgoing connection request or accepts an incoming one, with private data
-/// for the other side unless pdata is NULL. *req_ptr is consumed and set to NULL, also
-/// where the function fails.
+/// Makes a connection of a request.
+///
+/// An outgoing request is sent, an incoming one accepted.
+///
+/// `pdata` is for the other side: a `struct rpma_conn_private_data`, or NULL for none.
+/// The data is copied.
+///
+/// `*req_ptr` is consumed and set to NULL, also where the function fails.
 ///
 /// The connection is the caller's, to be released by rpma_conn_delete(). It is usable
 /// once rpma_conn_next_event() gives RPMA_CONN_ESTABLISHED.
 ///
 /// Thread-safe on separate requests.
 ///
-/// Errors, with *conn_ptr as it was:
-/// - RPMA_E_INVAL: req_ptr, *req_ptr or conn_ptr is NULL, or pdata has no pointer or no
-///   length
+/// Errors, with `*conn_ptr` as it was:
+/// - RPMA_E_INVAL: `req_ptr`, `*req_ptr` or `conn_ptr` is NULL, or `pdata` has no pointer
+///   or no length
 /// - RPMA_E_NOMEM: out of memory
 /// - RPMA_E_PROVIDER: rdma_create_event_channel(3), rdma_migrate_id(3), rdma_accept(3),
-///   rdma_connect(3) or ibv_reg_mr(3) failed
+///   rdma_connect(3) or ibv_reg_mr(3) failed, for the reason that the log gives. "Invalid
+///   argument" of rdma_connect or rdma_accept is mostly private data that is longer than
+///   the device can carry: 56 bytes of a request go anywhere. Whether the other side is
+///   there is not known yet: that tells rpma_conn_next_event().
+///
+/// # Example
+///
+/// See rpma_conn_req_new() for the side that asks, and rpma_ep_listen() for the side that
+/// is asked.
 pub unsafe extern "C" fn rpma_conn_req_connect(
     req_ptr: *mut *mut rpma_conn_req,
     pdata: *const rpma_conn_private_data,
@@ -101,16 +145,26 @@ pub unsafe extern "C" fn rpma_conn_req_connect(
 }
 
 /// Posts a buffer for a message before the connection is made, so that the first one
-/// finds it: len bytes of dst from offset on.
+/// finds it.
 ///
-/// op_context comes back as wr_id of the completion; until then the memory may be
-/// written.
+/// It is `len` bytes of `dst` from `offset` on.
+///
+/// `op_context` comes back as `wr_id` of the completion; until then the memory may be
+/// written and the region must stay registered.
 ///
 /// Not thread-safe on one request.
 ///
 /// Errors:
-/// - RPMA_E_INVAL: req or dst is NULL, or len is 2^32 or more
-/// - RPMA_E_PROVIDER: ibv_post_recv(3) failed
+/// - RPMA_E_INVAL: `req` or `dst` is NULL, or `len` is 2^32 or more
+/// - RPMA_E_PROVIDER: ibv_post_recv(3) failed: mostly the receive queue is full, which
+///   rpma_conn_cfg_set_rq_size() makes longer
+///
+/// # Example
+///
+/// ```c
+/// if (!(ret = rpma_conn_req_recv(req, mr, 0, 64, NULL)))
+///     ret = rpma_conn_req_connect(&req, NULL, &conn);
+/// ```
 pub unsafe extern "C" fn rpma_conn_req_recv(
     req: *mut rpma_conn_req,
     dst: *mut rpma_mr_local,
@@ -129,15 +183,22 @@ pub unsafe extern "C" fn rpma_conn_req_recv(
     })
 }
 
-/// Gives the private data that came with an incoming request: pointer NULL and length 0
-/// if none did. The data lives as long as the request or the connection made of it.
+/// Gives the private data that came with an incoming request.
+///
+/// It is a `struct rpma_conn_private_data`: pointer NULL and length 0 if none came. The
+/// data lives as long as the request or the connection made of it. It may be longer than
+/// what was sent, with zeros at the end.
 ///
 /// Anyone on the network may have changed it: it is no secure way to tell anything.
 ///
 /// Not thread-safe on one request.
 ///
-/// Errors, with *pdata as it was:
-/// - RPMA_E_INVAL: req or pdata is NULL
+/// Errors, with `*pdata` as it was:
+/// - RPMA_E_INVAL: `req` or `pdata` is NULL
+///
+/// # Example
+///
+/// See rpma_conn_req_delete().
 pub unsafe extern "C" fn rpma_conn_req_get_private_data(
     req: *const rpma_conn_req,
     pdata: *mut rpma_conn_private_data,

@@ -38,10 +38,22 @@ const _: () = assert!(
         && RPMA_E_NOT_SHARED_CHNL == Error::NOT_SHARED_CHNL.code()
 );
 
-/// Says what a code means, in a static string; 0 is "Success", and a number that is
-/// no code is "Unknown error".
+/// Says what a code means: 0 is "Success", and a number that is no code is "Unknown
+/// error".
+///
+/// `ret` is 0 or one of `RPMA_E_*`.
+///
+/// Returns a static string, not to be changed or released.
 ///
 /// Thread-safe. Cannot fail.
+///
+/// # Example
+///
+/// ```c
+/// ret = rpma_peer_new(device, &peer);
+/// if (ret)
+///     fprintf(stderr, "rpma_peer_new: %s\n", rpma_err_2str(ret));
+/// ```
 pub unsafe extern "C" fn rpma_err_2str(ret: c_int) -> *const c_char {
     let text = match ret {
         0 => c"Success",

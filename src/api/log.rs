@@ -54,10 +54,22 @@ pub type rpma_log_function = unsafe extern "C" fn(
 
 /// Sets a threshold of the log, for the whole process.
 ///
+/// `threshold` is one of `enum rpma_log_threshold`.
+///
+/// `level` is one of `enum rpma_log_level`.
+///
 /// Thread-safe, also while others log.
 ///
 /// Errors:
-/// - RPMA_E_INVAL: threshold or level is none of its enum
+/// - RPMA_E_INVAL: `threshold` or `level` is none of its enum
+///
+/// # Example
+///
+/// To see on stderr why a function failed:
+///
+/// ```c
+/// rpma_log_set_threshold(RPMA_LOG_THRESHOLD_AUX, RPMA_LOG_LEVEL_WARNING);
+/// ```
 pub unsafe extern "C" fn rpma_log_set_threshold(
     threshold: CEnum<rpma_log_threshold>,
     level: CEnum<rpma_log_level>,
@@ -76,8 +88,8 @@ pub unsafe extern "C" fn rpma_log_set_threshold(
 ///
 /// Thread-safe.
 ///
-/// Errors:
-/// - RPMA_E_INVAL: threshold is none of its enum, or level is NULL
+/// Errors, with `*level` as it was:
+/// - RPMA_E_INVAL: `threshold` is none of its enum, or `level` is NULL
 pub unsafe extern "C" fn rpma_log_get_threshold(
     threshold: CEnum<rpma_log_threshold>,
     level: *mut CEnum<rpma_log_level>,
@@ -93,12 +105,37 @@ pub unsafe extern "C" fn rpma_log_get_threshold(
 
 /// Sets the function that gets the messages of the log, for the whole process.
 ///
-/// RPMA_LOG_USE_DEFAULT_FUNCTION stands for the function built in, which is in place
-/// at first. It writes to syslog(3), as "rpma" of facility LOCAL7, and what passes
-/// RPMA_LOG_THRESHOLD_AUX to stderr too.
+/// RPMA_LOG_USE_DEFAULT_FUNCTION, which is NULL, stands for the function built in, which
+/// is in place at first. It writes to syslog(3), as "rpma" of facility LOCAL7, and what
+/// passes RPMA_LOG_THRESHOLD_AUX to stderr too.
 ///
-/// Thread-safe, also while others log; a message under way may still go to the
-/// function before. Cannot fail.
+/// `log_function` is called with each message that passes RPMA_LOG_THRESHOLD. It is a
+/// `rpma_log_function`.
+///
+/// Thread-safe, also while others log; a message under way may still go to the function
+/// before. Cannot fail.
+///
+/// # Example
+///
+/// ```c
+/// #include <stdarg.h>
+///
+/// static void to_stderr(enum rpma_log_level level, const char *file, int line,
+///                       const char *function, const char *format, ...)
+/// {
+///     va_list arguments;
+///     va_start(arguments, format);
+///     fprintf(stderr, "level %d, %s: ", (int)level, function ? function : "?");
+///     vfprintf(stderr, format, arguments);
+///     va_end(arguments);
+///     (void)file, (void)line;
+/// }
+///
+/// int log_to_stderr(void)
+/// {
+///     return rpma_log_set_function(to_stderr);
+/// }
+/// ```
 pub unsafe extern "C" fn rpma_log_set_function(log_function: Option<rpma_log_function>) -> c_int {
     // SAFETY: the types differ only in the wrapper around the level, a transparent
     // one around the same integer.

@@ -27,24 +27,46 @@ pub const RPMA_MR_USAGE_SEND: c_int = 1 << 6;
 /// Messages are received into the memory.
 pub const RPMA_MR_USAGE_RECV: c_int = 1 << 7;
 
-/// Registers size bytes of memory at ptr for use by the device of a peer.
+/// Registers memory for use by the device of a peer: `size` bytes at `ptr`.
 ///
-/// usage is any of RPMA_MR_USAGE_*, one at least. The memory stays the caller's and
-/// must stay mapped until the region is released by rpma_mr_dereg(); the region is the
-/// caller's.
+/// `usage` is any of `RPMA_MR_USAGE_*`, one at least.
 ///
-/// Memory that a device with native flush does not take for persistent is registered
-/// all the same, with a warning in the log: the device then refuses to flush it to
-/// persistence. Where the device can page on demand, memory that can only be
-/// registered so is.
+/// The memory stays the caller's and must stay mapped until the region is released by
+/// rpma_mr_dereg(); the region is the caller's.
+///
+/// Memory that a device with native flush does not take for persistent is registered all
+/// the same, with a warning in the log: the device then refuses to flush it to
+/// persistence. Where the device can page on demand, memory that can only be registered
+/// so is.
+///
+/// Where peers with and without native flush connect, memory to be flushed needs
+/// RPMA_MR_USAGE_READ_SRC too: a side without flushes by reading.
 ///
 /// Thread-safe.
 ///
-/// Errors, with *mr_ptr as it was:
-/// - RPMA_E_INVAL: peer, ptr or mr_ptr is NULL, size is 0, or usage is 0 or has a bit
-///   that is none of RPMA_MR_USAGE_*
+/// Errors, with `*mr_ptr` as it was:
+/// - RPMA_E_INVAL: `peer`, `ptr` or `mr_ptr` is NULL, `size` is 0, or `usage` is 0 or has
+///   a bit that is none of RPMA_MR_USAGE_*
 /// - RPMA_E_NOMEM: out of memory
-/// - RPMA_E_PROVIDER: ibv_reg_mr(3) failed
+/// - RPMA_E_PROVIDER: ibv_reg_mr(3) failed. If the log says "Cannot allocate memory", it
+///   is mostly the limit of locked memory that is too low: see RLIMIT_MEMLOCK of
+///   getrlimit(2). If it says "Bad address", not all of the range is mapped, or not for
+///   writing. "Operation not supported", of a file on a DAX filesystem, asks for a device
+///   that pages on demand.
+///
+/// # Example
+///
+/// ```c
+/// size_t size = 4096;
+/// void *memory = aligned_alloc(4096, size);
+/// struct rpma_mr_local *mr = NULL;
+/// if (!memory)
+///     return -1;
+/// ret = rpma_mr_reg(peer, memory, size, RPMA_MR_USAGE_READ_SRC | RPMA_MR_USAGE_WRITE_DST, &mr);
+/// /* ... */
+/// rpma_mr_dereg(&mr);
+/// free(memory);
+/// ```
 pub unsafe extern "C" fn rpma_mr_reg(
     peer: *mut rpma_peer,
     ptr: *mut c_void,
@@ -68,15 +90,23 @@ pub unsafe extern "C" fn rpma_mr_reg(
     })
 }
 
-/// Releases a local region and sets *mr_ptr to NULL; a *mr_ptr that is NULL is fine.
+/// Releases a local region.
 ///
-/// No operation that uses the region may be under way. The memory stays.
+/// `*mr_ptr` is set to NULL; one that is NULL already is fine.
+///
+/// No operation that uses the region may be under way. The memory stays, and is the
+/// caller's to release.
 ///
 /// Thread-safe on separate regions.
 ///
 /// Errors:
-/// - RPMA_E_INVAL: mr_ptr is NULL
-/// - RPMA_E_PROVIDER: ibv_dereg_mr(3) failed; the region is gone all the same
+/// - RPMA_E_INVAL: `mr_ptr` is NULL
+/// - RPMA_E_PROVIDER: ibv_dereg_mr(3) failed, for the reason that the log gives; the
+///   region is gone all the same
+///
+/// # Example
+///
+/// See rpma_mr_reg().
 pub unsafe extern "C" fn rpma_mr_dereg(mr_ptr: *mut *mut rpma_mr_local) -> c_int {
     // SAFETY: NULL, or points to NULL or to a region of rpma_mr_reg().
     unsafe { delete(mr_ptr, MrLocal::delete) }
@@ -84,15 +114,33 @@ pub unsafe extern "C" fn rpma_mr_dereg(mr_ptr: *mut *mut rpma_mr_local) -> c_int
 
 /// Writes the descriptor of a local region, by which the other side gets at it.
 ///
-/// desc has room for as many bytes as rpma_mr_get_descriptor_size() tells. The
+/// `desc` has room for as many bytes as rpma_mr_get_descriptor_size() tells. The
 /// descriptor is the same on every machine: u64 address, u64 size, u32 rkey, u8 usage,
-/// all little endian. The other side must be able to trust what it gets: an attacker
-/// who changes it may make it write elsewhere. Send it by a secured connection.
+/// all little endian. The other side must be able to trust what it gets: an attacker who
+/// changes it may make it write elsewhere. Send it by a secured connection.
 ///
 /// Thread-safe.
 ///
 /// Errors:
-/// - RPMA_E_INVAL: mr or desc is NULL
+/// - RPMA_E_INVAL: `mr` or `desc` is NULL
+///
+/// # Example
+///
+/// As private data of a connection, which the other side gets with the request or its
+/// answer:
+///
+/// ```c
+/// uint8_t descriptor[32];
+/// size_t size;
+/// struct rpma_conn_private_data pdata = {descriptor, 0};
+/// ret = rpma_mr_get_descriptor_size(mr, &size);
+/// if (ret || size > sizeof(descriptor))
+///     return -1;
+/// ret = rpma_mr_get_descriptor(mr, descriptor);
+/// pdata.len = (uint8_t)size;
+/// if (!ret)
+///     ret = rpma_conn_req_connect(&req, &pdata, &conn);
+/// ```
 pub unsafe extern "C" fn rpma_mr_get_descriptor(
     mr: *const rpma_mr_local,
     desc: *mut c_void,
@@ -109,8 +157,8 @@ pub unsafe extern "C" fn rpma_mr_get_descriptor(
 ///
 /// Thread-safe.
 ///
-/// Errors, with *desc_size as it was:
-/// - RPMA_E_INVAL: mr or desc_size is NULL
+/// Errors, with `*desc_size` as it was:
+/// - RPMA_E_INVAL: `mr` or `desc_size` is NULL
 pub unsafe extern "C" fn rpma_mr_get_descriptor_size(
     mr: *const rpma_mr_local,
     desc_size: *mut usize,
@@ -125,10 +173,21 @@ pub unsafe extern "C" fn rpma_mr_get_descriptor_size(
 
 /// Gives the address of the memory of a local region.
 ///
+/// The memory is that of rpma_mr_reg(), and its owner's.
+///
 /// Thread-safe.
 ///
-/// Errors, with *ptr as it was:
-/// - RPMA_E_INVAL: mr or ptr is NULL
+/// Errors, with `*ptr` as it was:
+/// - RPMA_E_INVAL: `mr` or `ptr` is NULL
+///
+/// # Example
+///
+/// ```c
+/// void *memory;
+/// size_t size;
+/// if (!(ret = rpma_mr_get_ptr(mr, &memory)) && !(ret = rpma_mr_get_size(mr, &size)))
+///     memset(memory, 0, size);
+/// ```
 pub unsafe extern "C" fn rpma_mr_get_ptr(mr: *const rpma_mr_local, ptr: *mut *mut c_void) -> c_int {
     call(|| {
         // SAFETY: NULL or a region; NULL or valid to write to.
@@ -142,8 +201,12 @@ pub unsafe extern "C" fn rpma_mr_get_ptr(mr: *const rpma_mr_local, ptr: *mut *mu
 ///
 /// Thread-safe.
 ///
-/// Errors, with *size as it was:
-/// - RPMA_E_INVAL: mr or size is NULL
+/// Errors, with `*size` as it was:
+/// - RPMA_E_INVAL: `mr` or `size` is NULL
+///
+/// # Example
+///
+/// See rpma_mr_get_ptr().
 pub unsafe extern "C" fn rpma_mr_get_size(mr: *const rpma_mr_local, size: *mut usize) -> c_int {
     call(|| {
         // SAFETY: NULL or a region; NULL or valid to write to.
@@ -153,16 +216,29 @@ pub unsafe extern "C" fn rpma_mr_get_size(mr: *const rpma_mr_local, size: *mut u
     })
 }
 
-/// Gives the device advice about len bytes of a local region from offset on; see
-/// ibv_advise_mr(3) for advice and flags.
+/// Gives the device advice about a range of a local region: `len` bytes from `offset` on.
+///
+/// `advice` and `flags` are those of ibv_advise_mr(3).
 ///
 /// Thread-safe.
 ///
 /// Errors:
-/// - RPMA_E_INVAL: mr is NULL, len is 2^32 or more, the range is not within the
+/// - RPMA_E_INVAL: `mr` is NULL, `len` is 2^32 or more, the range is not within the
 ///   region, its usage does not allow the advice, or the flags are invalid
-/// - RPMA_E_NOSUPP: the device or the system takes no advice
-/// - RPMA_E_PROVIDER: ibv_advise_mr(3) failed otherwise
+/// - RPMA_E_NOSUPP: the device or the system takes no advice: go on without
+/// - RPMA_E_PROVIDER: ibv_advise_mr(3) failed otherwise, for the reason that the log
+///   gives
+///
+/// # Example
+///
+/// To have the pages of a region that is paged on demand there before they are used:
+///
+/// ```c
+/// ret = rpma_mr_advise(mr, 0, size, IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE,
+///                      IBV_ADVISE_MR_FLAG_FLUSH);
+/// if (ret == RPMA_E_NOSUPP)
+///     ret = 0;
+/// ```
 pub unsafe extern "C" fn rpma_mr_advise(
     mr: *mut rpma_mr_local,
     offset: usize,
@@ -176,15 +252,32 @@ pub unsafe extern "C" fn rpma_mr_advise(
 
 /// Makes a remote region of a descriptor that the other side has sent.
 ///
-/// What follows the descriptor within desc_size bytes is ignored. The region is the
-/// caller's, to be released by rpma_mr_remote_delete().
+/// What follows the descriptor within `desc_size` bytes is ignored. The region is the
+/// caller's, to be released by rpma_mr_remote_delete(); it keeps nothing of `desc`.
+///
+/// The other side's region must be registered as long as this side uses it. Once it is
+/// not, operations on it complete with IBV_WC_REM_ACCESS_ERR.
 ///
 /// Thread-safe.
 ///
-/// Errors, with *mr_ptr as it was:
-/// - RPMA_E_INVAL: desc or mr_ptr is NULL, desc_size is too small, or the descriptor
-///   says of no use of the memory
+/// Errors, with `*mr_ptr` as it was:
+/// - RPMA_E_INVAL: `desc` or `mr_ptr` is NULL, `desc_size` is too small, or the
+///   descriptor says of no use of the memory: it is not one, or not all of it has come
 /// - RPMA_E_NOMEM: out of memory
+///
+/// # Example
+///
+/// From the private data that the other side has sent:
+///
+/// ```c
+/// struct rpma_conn_private_data pdata;
+/// size_t there;
+/// ret = rpma_conn_get_private_data(conn, &pdata);
+/// if (!ret && pdata.ptr)
+///     ret = rpma_mr_remote_from_descriptor(pdata.ptr, pdata.len, &remote);
+/// if (!ret && remote)
+///     ret = rpma_mr_remote_get_size(remote, &there);
+/// ```
 pub unsafe extern "C" fn rpma_mr_remote_from_descriptor(
     desc: *const c_void,
     desc_size: usize,
@@ -209,8 +302,12 @@ pub unsafe extern "C" fn rpma_mr_remote_from_descriptor(
 ///
 /// Thread-safe.
 ///
-/// Errors, with *size as it was:
-/// - RPMA_E_INVAL: mr or size is NULL
+/// Errors, with `*size` as it was:
+/// - RPMA_E_INVAL: `mr` or `size` is NULL
+///
+/// # Example
+///
+/// See rpma_mr_remote_from_descriptor().
 pub unsafe extern "C" fn rpma_mr_remote_get_size(
     mr: *const rpma_mr_remote,
     size: *mut usize,
@@ -223,13 +320,23 @@ pub unsafe extern "C" fn rpma_mr_remote_get_size(
     })
 }
 
-/// Gives the types of flush that a remote region supports: none, one or both of
-/// RPMA_MR_USAGE_FLUSH_TYPE_*.
+/// Gives the types of flush that a remote region supports.
+///
+/// `*flush_type` is none, one or both of `RPMA_MR_USAGE_FLUSH_TYPE_*`.
 ///
 /// Thread-safe.
 ///
-/// Errors, with *flush_type as it was:
-/// - RPMA_E_INVAL: mr or flush_type is NULL
+/// Errors, with `*flush_type` as it was:
+/// - RPMA_E_INVAL: `mr` or `flush_type` is NULL
+///
+/// # Example
+///
+/// ```c
+/// int types;
+/// ret = rpma_mr_remote_get_flush_type(remote, &types);
+/// if (!ret && !(types & RPMA_MR_USAGE_FLUSH_TYPE_PERSISTENT))
+///     fputs("the other side keeps nothing over a loss of power\n", stderr);
+/// ```
 pub unsafe extern "C" fn rpma_mr_remote_get_flush_type(
     mr: *const rpma_mr_remote,
     flush_type: *mut c_int,
@@ -243,13 +350,22 @@ pub unsafe extern "C" fn rpma_mr_remote_get_flush_type(
     })
 }
 
-/// Releases a remote region and sets *mr_ptr to NULL; a *mr_ptr that is NULL is fine.
+/// Releases a remote region.
+///
+/// `*mr_ptr` is set to NULL; one that is NULL already is fine.
+///
 /// The memory on the other side is not concerned.
 ///
 /// Thread-safe on separate regions.
 ///
 /// Errors:
-/// - RPMA_E_INVAL: mr_ptr is NULL
+/// - RPMA_E_INVAL: `mr_ptr` is NULL
+///
+/// # Example
+///
+/// ```c
+/// ret = rpma_mr_remote_delete(&remote);
+/// ```
 pub unsafe extern "C" fn rpma_mr_remote_delete(mr_ptr: *mut *mut rpma_mr_remote) -> c_int {
     // SAFETY: NULL, or points to NULL or to a region made here.
     unsafe { delete(mr_ptr, |_| Ok(())) }

@@ -117,20 +117,36 @@ unsafe fn message<'a>(
     ))
 }
 
-/// Reads len bytes of the other side's memory, from src_offset on, into local memory,
-/// from dst_offset on; nothing with dst and src NULL and the offsets and len 0.
+/// Reads memory of the other side into local memory.
 ///
-/// flags are RPMA_F_COMPLETION_ON_ERROR or RPMA_F_COMPLETION_ALWAYS. op_context comes
-/// back as wr_id of the completion; until then the memory may be written. That the
-/// ranges are within their regions is left for the device to check, which completes the
-/// operation with an error and breaks the connection.
+/// It is `len` bytes from `src_offset` of `src` on, to `dst_offset` of `dst` on; nothing
+/// with `dst` and `src` NULL and the offsets and `len` 0.
+///
+/// `flags` is one of `RPMA_F_COMPLETION_*`.
+///
+/// `op_context` comes back as `wr_id` of the completion; until then the memory may be
+/// written and the region must stay registered. That the ranges are within their regions
+/// is left for the device to check, which completes the operation with an error and
+/// breaks the connection.
 ///
 /// Thread-safe as far as ibv_post_send(3) is.
 ///
 /// Errors:
-/// - RPMA_E_INVAL: conn is NULL, flags are 0, one of dst and src is NULL, both are while
-///   an offset or len is not 0, or len is 2^32 or more
-/// - RPMA_E_PROVIDER: ibv_post_send(3) failed
+/// - RPMA_E_INVAL: `conn` is NULL, `flags` are 0, one of `dst` and `src` is NULL, both
+///   are while an offset or `len` is not 0, or `len` is 2^32 or more
+/// - RPMA_E_PROVIDER: ibv_post_send(3) failed: mostly the send queue is full. Collect
+///   completions, or make it longer by rpma_conn_cfg_set_sq_size(); operations that
+///   complete only on error leave the queue when a later one has completed.
+///
+/// # Example
+///
+/// ```c
+/// struct ibv_wc wc;
+/// if (!(ret = rpma_read(conn, mr, 0, remote, 0, 4096, RPMA_F_COMPLETION_ALWAYS, NULL)) &&
+///     !(ret = rpma_conn_get_cq(conn, &cq)) && !(ret = rpma_cq_wait(cq)) &&
+///     !(ret = rpma_cq_get_wc(cq, 1, &wc, NULL)) && wc.status != IBV_WC_SUCCESS)
+///     fprintf(stderr, "read: %s\n", ibv_wc_status_str(wc.status));
+/// ```
 pub unsafe extern "C" fn rpma_read(
     conn: *mut rpma_conn,
     dst: *mut rpma_mr_local,
@@ -174,21 +190,37 @@ unsafe extern "C" fn read_nothing(
     })
 }
 
-/// Writes len bytes of local memory, from src_offset on, to the other side's memory,
-/// from dst_offset on; nothing with dst and src NULL and the offsets and len 0.
+/// Writes local memory to memory of the other side.
 ///
-/// flags are RPMA_F_COMPLETION_ON_ERROR or RPMA_F_COMPLETION_ALWAYS. op_context comes
-/// back as wr_id of the completion; until then the memory must stay as it is. A
-/// completion does not say that the data is visible or persistent there: see
-/// rpma_flush(). That the ranges are within their regions is left for the device to
-/// check, which completes the operation with an error and breaks the connection.
+/// It is `len` bytes from `src_offset` of `src` on, to `dst_offset` of `dst` on; nothing
+/// with `dst` and `src` NULL and the offsets and `len` 0.
+///
+/// `flags` is one of `RPMA_F_COMPLETION_*`.
+///
+/// `op_context` comes back as `wr_id` of the completion; until then the memory must stay
+/// as it is and the region registered. A completion does not say that the data is visible
+/// or persistent there: see rpma_flush(). That the ranges are within their regions is
+/// left for the device to check, which completes the operation with an error and breaks
+/// the connection.
 ///
 /// Thread-safe as far as ibv_post_send(3) is.
 ///
 /// Errors:
-/// - RPMA_E_INVAL: conn is NULL, flags are 0, one of dst and src is NULL, both are while
-///   an offset or len is not 0, or len is 2^32 or more
-/// - RPMA_E_PROVIDER: ibv_post_send(3) failed
+/// - RPMA_E_INVAL: `conn` is NULL, `flags` are 0, one of `dst` and `src` is NULL, both
+///   are while an offset or `len` is not 0, or `len` is 2^32 or more
+/// - RPMA_E_PROVIDER: ibv_post_send(3) failed: mostly the send queue is full. Collect
+///   completions, or make it longer by rpma_conn_cfg_set_sq_size(); operations that
+///   complete only on error leave the queue when a later one has completed.
+///
+/// # Example
+///
+/// Writing and making it persistent, with one completion for both:
+///
+/// ```c
+/// if (!(ret = rpma_write(conn, remote, 0, mr, 0, 4096, RPMA_F_COMPLETION_ON_ERROR, NULL)))
+///     ret = rpma_flush(conn, remote, 0, 4096, RPMA_FLUSH_TYPE_PERSISTENT,
+///                      RPMA_F_COMPLETION_ALWAYS, NULL);
+/// ```
 pub unsafe extern "C" fn rpma_write(
     conn: *mut rpma_conn,
     dst: *mut rpma_mr_remote,
@@ -232,12 +264,25 @@ unsafe extern "C" fn write_nothing(
     })
 }
 
-/// Writes as rpma_write() does, and completes a receive of the other side with a number,
-/// imm, which is its imm_data in network byte order.
+/// Writes as rpma_write() does, and completes a receive of the other side with a number.
+///
+/// The number, `imm`, is `imm_data` of the completion there, in network byte order. The
+/// other side must have posted a receive for it.
 ///
 /// Thread-safe as far as ibv_post_send(3) is.
 ///
 /// Errors: as rpma_write()
+///
+/// # Example
+///
+/// The other side reads the number so:
+///
+/// ```c
+/// struct ibv_wc wc;
+/// if (!(ret = rpma_cq_get_wc(cq, 1, &wc, NULL)) && wc.status == IBV_WC_SUCCESS &&
+///     wc.wc_flags & IBV_WC_WITH_IMM)
+///     printf("%u\n", ntohl(wc.imm_data));
+/// ```
 pub unsafe extern "C" fn rpma_write_with_imm(
     conn: *mut rpma_conn,
     dst: *mut rpma_mr_remote,
@@ -283,21 +328,42 @@ unsafe extern "C" fn write_with_imm_nothing(
     })
 }
 
-/// Writes the 8 bytes at src to the other side's memory at dst_offset, all at once. src
-/// is copied and may change as soon as the function returns.
+/// Writes 8 bytes to memory of the other side, all at once.
+///
+/// They are those at `src`, which are copied and may change as soon as the function
+/// returns, and go to `dst_offset` of `dst`, a multiple of RPMA_ATOMIC_WRITE_ALIGNMENT.
+/// The registered memory must begin at such a multiple too.
 ///
 /// Where the device has no atomic write, an RDMA write does for it that waits for the
 /// reads before it to be done.
 ///
-/// flags are RPMA_F_COMPLETION_ON_ERROR or RPMA_F_COMPLETION_ALWAYS. op_context comes
-/// back as wr_id of the completion.
+/// `flags` is one of `RPMA_F_COMPLETION_*`.
+///
+/// `op_context` comes back as `wr_id` of the completion.
 ///
 /// Thread-safe as far as ibv_post_send(3) is.
 ///
 /// Errors:
-/// - RPMA_E_INVAL: conn, dst or src is NULL, dst_offset is no multiple of
-///   RPMA_ATOMIC_WRITE_ALIGNMENT, or flags are 0
-/// - RPMA_E_PROVIDER: ibv_post_send(3) or ibv_wr_complete(3) failed
+/// - RPMA_E_INVAL: `conn`, `dst` or `src` is NULL, `dst_offset` is no multiple of
+///   RPMA_ATOMIC_WRITE_ALIGNMENT, or `flags` are 0
+/// - RPMA_E_PROVIDER: ibv_post_send(3) or ibv_wr_complete(3) failed: mostly the send
+///   queue is full. Collect completions, or make it longer by
+///   rpma_conn_cfg_set_sq_size().
+///
+/// # Example
+///
+/// Data first, made persistent, and then the number that says that it is there:
+///
+/// ```c
+/// uint64_t used = 4096;
+/// if (!(ret = rpma_write(conn, remote, 8, mr, 0, used, RPMA_F_COMPLETION_ON_ERROR, NULL)) &&
+///     !(ret = rpma_flush(conn, remote, 8, used, RPMA_FLUSH_TYPE_PERSISTENT,
+///                        RPMA_F_COMPLETION_ON_ERROR, NULL)) &&
+///     !(ret = rpma_atomic_write(conn, remote, 0, (const char *)&used,
+///                               RPMA_F_COMPLETION_ON_ERROR, NULL)))
+///     ret = rpma_flush(conn, remote, 0, sizeof(used), RPMA_FLUSH_TYPE_PERSISTENT,
+///                      RPMA_F_COMPLETION_ALWAYS, NULL);
+/// ```
 pub unsafe extern "C" fn rpma_atomic_write(
     conn: *mut rpma_conn,
     dst: *mut rpma_mr_remote,
@@ -318,24 +384,37 @@ pub unsafe extern "C" fn rpma_atomic_write(
     })
 }
 
-/// Flushes len bytes of the other side's memory from dst_offset on: when it completes,
-/// what this connection wrote there before is visible or persistent, as type says.
+/// Flushes memory of the other side, so that what this connection wrote there before is
+/// visible or persistent.
 ///
-/// Where the device has no flush, an RDMA read of up to 8 bytes at dst_offset does for
+/// It is `len` bytes from `dst_offset` of `dst` on. The completion says that it is done.
+///
+/// `type` is one of `enum rpma_flush_type`. Persistence needs the word of the other side,
+/// by rpma_conn_apply_remote_peer_cfg().
+///
+/// Where the device has no flush, an RDMA read of up to 8 bytes at `dst_offset` does for
 /// it; it is up to the other side's platform that persistence follows, which it tells by
 /// its peer configuration.
 ///
-/// flags are RPMA_F_COMPLETION_ON_ERROR or RPMA_F_COMPLETION_ALWAYS. op_context comes
-/// back as wr_id of the completion.
+/// `flags` is one of `RPMA_F_COMPLETION_*`.
+///
+/// `op_context` comes back as `wr_id` of the completion.
 ///
 /// Thread-safe as far as ibv_post_send(3) is.
 ///
 /// Errors:
-/// - RPMA_E_INVAL: conn or dst is NULL, type is none of its enum, or flags are 0
-/// - RPMA_E_NOSUPP: the memory was not registered for this type of flush, or type is
-///   RPMA_FLUSH_TYPE_PERSISTENT and no peer configuration with direct write to
-///   persistent memory was applied to the connection
-/// - RPMA_E_PROVIDER: ibv_post_send(3) or ibv_wr_complete(3) failed
+/// - RPMA_E_INVAL: `conn` or `dst` is NULL, `type` is none of its enum, or `flags` are 0
+/// - RPMA_E_NOSUPP: the memory was not registered for this type of flush, which
+///   rpma_mr_remote_get_flush_type() tells; or `type` is RPMA_FLUSH_TYPE_PERSISTENT and
+///   no peer configuration with direct write to persistent memory was applied to the
+///   connection
+/// - RPMA_E_PROVIDER: ibv_post_send(3) or ibv_wr_complete(3) failed: mostly the send
+///   queue is full. Collect completions, or make it longer by
+///   rpma_conn_cfg_set_sq_size().
+///
+/// # Example
+///
+/// See rpma_write().
 pub unsafe extern "C" fn rpma_flush(
     conn: *mut rpma_conn,
     dst: *mut rpma_mr_remote,
@@ -361,18 +440,34 @@ pub unsafe extern "C" fn rpma_flush(
     })
 }
 
-/// Sends a message to the other side: len bytes of src from offset on, or none with src
-/// NULL and offset and len 0. The other side must have posted a buffer for it.
+/// Sends a message to the other side.
 ///
-/// flags are RPMA_F_COMPLETION_ON_ERROR or RPMA_F_COMPLETION_ALWAYS. op_context comes
-/// back as wr_id of the completion; until then the memory must stay as it is.
+/// It is `len` bytes of `src` from `offset` on, or none with `src` NULL and `offset` and
+/// `len` 0. The other side must have posted a buffer for it, by rpma_recv() or
+/// rpma_conn_req_recv(), that is long enough.
+///
+/// `flags` is one of `RPMA_F_COMPLETION_*`.
+///
+/// `op_context` comes back as `wr_id` of the completion; until then the memory must stay
+/// as it is and the region registered.
 ///
 /// Thread-safe as far as ibv_post_send(3) is.
 ///
 /// Errors:
-/// - RPMA_E_INVAL: conn is NULL, flags are 0, src is NULL while offset or len is not 0,
-///   or len is 2^32 or more
-/// - RPMA_E_PROVIDER: ibv_post_send(3) failed
+/// - RPMA_E_INVAL: `conn` is NULL, `flags` are 0, `src` is NULL while `offset` or `len`
+///   is not 0, or `len` is 2^32 or more
+/// - RPMA_E_PROVIDER: ibv_post_send(3) failed: mostly the send queue is full. Collect
+///   completions, or make it longer by rpma_conn_cfg_set_sq_size(); operations that
+///   complete only on error leave the queue when a later one has completed.
+///
+/// # Example
+///
+/// A question and the buffer for its answer, which is posted first:
+///
+/// ```c
+/// if (!(ret = rpma_recv(conn, mr, 64, 64, NULL)))
+///     ret = rpma_send(conn, mr, 0, 64, RPMA_F_COMPLETION_ON_ERROR, NULL);
+/// ```
 pub unsafe extern "C" fn rpma_send(
     conn: *mut rpma_conn,
     src: *const rpma_mr_local,
@@ -409,12 +504,21 @@ unsafe extern "C" fn send_nothing(
     })
 }
 
-/// Sends as rpma_send() does, with a number, imm, which is imm_data of the completion
-/// there, in network byte order.
+/// Sends as rpma_send() does, with a number.
+///
+/// The number, `imm`, is `imm_data` of the completion there, in network byte order.
 ///
 /// Thread-safe as far as ibv_post_send(3) is.
 ///
 /// Errors: as rpma_send()
+///
+/// # Example
+///
+/// A number alone, which needs no memory:
+///
+/// ```c
+/// ret = rpma_send_with_imm(conn, NULL, 0, 0, RPMA_F_COMPLETION_ALWAYS, 42, NULL);
+/// ```
 pub unsafe extern "C" fn rpma_send_with_imm(
     conn: *mut rpma_conn,
     src: *const rpma_mr_local,
@@ -453,18 +557,26 @@ unsafe extern "C" fn send_with_imm_nothing(
     })
 }
 
-/// Posts a buffer for a message of the other side: len bytes of dst from offset on, or
-/// none with dst NULL and offset and len 0.
+/// Posts a buffer for a message of the other side.
 ///
-/// The buffers are taken in no order that can be relied on. op_context comes back as
-/// wr_id of the completion; until then the memory may be written.
+/// It is `len` bytes of `dst` from `offset` on, or none with `dst` NULL and `offset` and
+/// `len` 0.
+///
+/// The buffers are taken in no order that can be relied on. `op_context` comes back as
+/// `wr_id` of the completion; until then the memory may be written and the region must
+/// stay registered.
 ///
 /// Thread-safe as far as ibv_post_recv(3) is.
 ///
 /// Errors:
-/// - RPMA_E_INVAL: conn is NULL, dst is NULL while offset or len is not 0, or len is
-///   2^32 or more
-/// - RPMA_E_PROVIDER: ibv_post_recv(3) failed
+/// - RPMA_E_INVAL: `conn` is NULL, `dst` is NULL while `offset` or `len` is not 0, or
+///   `len` is 2^32 or more
+/// - RPMA_E_PROVIDER: ibv_post_recv(3) failed: mostly the receive queue is full, which
+///   rpma_conn_cfg_set_rq_size() makes longer
+///
+/// # Example
+///
+/// See rpma_send().
 pub unsafe extern "C" fn rpma_recv(
     conn: *mut rpma_conn,
     dst: *mut rpma_mr_local,

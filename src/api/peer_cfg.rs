@@ -7,40 +7,79 @@ use std::ffi::{c_int, c_void};
 /// What one side tells the other about itself.
 pub type rpma_peer_cfg = crate::core::PeerCfg;
 
-/// Makes a peer configuration, in which direct write to persistent memory is not
-/// supported.
+/// Makes a peer configuration.
 ///
-/// It is the caller's, to be released by rpma_peer_cfg_delete().
+/// In it direct write to persistent memory is not supported.
+///
+/// It is the caller's, to be released by rpma_peer_cfg_delete(). One side makes it and
+/// sends its descriptor; the other makes a copy of that by
+/// rpma_peer_cfg_from_descriptor() and gives it to rpma_conn_apply_remote_peer_cfg().
 ///
 /// Thread-safe.
 ///
-/// Errors, with *pcfg_ptr as it was:
-/// - RPMA_E_INVAL: pcfg_ptr is NULL
+/// Errors, with `*pcfg_ptr` as it was:
+/// - RPMA_E_INVAL: `pcfg_ptr` is NULL
 /// - RPMA_E_NOMEM: out of memory
+///
+/// # Example
+///
+/// The side whose memory is written to:
+///
+/// ```c
+/// struct rpma_peer_cfg *pcfg = NULL;
+/// uint8_t descriptor[32];
+/// size_t size;
+/// if ((ret = rpma_peer_cfg_new(&pcfg)) ||
+///     (ret = rpma_peer_cfg_set_direct_write_to_pmem(pcfg, true)) ||
+///     (ret = rpma_peer_cfg_get_descriptor_size(pcfg, &size)))
+///     goto failed;
+/// assert(size <= sizeof(descriptor));
+/// if ((ret = rpma_peer_cfg_get_descriptor(pcfg, descriptor)))
+///     goto failed;
+/// /* Send the descriptor to the other side, as private data for one. */
+/// failed:
+/// rpma_peer_cfg_delete(&pcfg);
+/// ```
 pub unsafe extern "C" fn rpma_peer_cfg_new(pcfg_ptr: *mut *mut rpma_peer_cfg) -> c_int {
     // SAFETY: NULL or valid to write to.
     call(|| give(PeerCfg::new(false), unsafe { out(pcfg_ptr) }?))
 }
 
-/// Releases a peer configuration and sets *pcfg_ptr to NULL; a *pcfg_ptr that is NULL
-/// is fine.
+/// Releases a peer configuration.
+///
+/// `*pcfg_ptr` is set to NULL; one that is NULL already is fine.
+///
+/// A connection that the configuration was applied to keeps nothing of it.
 ///
 /// Thread-safe on separate configurations.
 ///
 /// Errors:
-/// - RPMA_E_INVAL: pcfg_ptr is NULL
+/// - RPMA_E_INVAL: `pcfg_ptr` is NULL
+///
+/// # Example
+///
+/// See rpma_peer_cfg_new().
 pub unsafe extern "C" fn rpma_peer_cfg_delete(pcfg_ptr: *mut *mut rpma_peer_cfg) -> c_int {
     // SAFETY: NULL, or points to NULL or to a configuration made here.
     unsafe { delete(pcfg_ptr, |_| Ok(())) }
 }
 
-/// Declares whether what a device writes into the persistent memory of this side is
-/// persistent once it is flushed, with no help of the processor.
+/// Declares whether direct write to persistent memory is supported.
+///
+/// It is where what a device writes into the persistent memory of this side is persistent
+/// once it is flushed, with no help of the processor.
+///
+/// That is a matter of the platform, which the library can't find out; it is false at
+/// first. Say true where the platform's manual says so, or where native flush does it.
 ///
 /// Thread-safe.
 ///
 /// Errors:
-/// - RPMA_E_INVAL: pcfg is NULL
+/// - RPMA_E_INVAL: `pcfg` is NULL
+///
+/// # Example
+///
+/// See rpma_peer_cfg_new().
 pub unsafe extern "C" fn rpma_peer_cfg_set_direct_write_to_pmem(
     pcfg: *mut rpma_peer_cfg,
     supported: bool,
@@ -56,8 +95,8 @@ pub unsafe extern "C" fn rpma_peer_cfg_set_direct_write_to_pmem(
 ///
 /// Thread-safe.
 ///
-/// Errors, with *supported as it was:
-/// - RPMA_E_INVAL: pcfg or supported is NULL
+/// Errors, with `*supported` as it was:
+/// - RPMA_E_INVAL: `pcfg` or `supported` is NULL
 pub unsafe extern "C" fn rpma_peer_cfg_get_direct_write_to_pmem(
     pcfg: *const rpma_peer_cfg,
     supported: *mut bool,
@@ -72,14 +111,18 @@ pub unsafe extern "C" fn rpma_peer_cfg_get_direct_write_to_pmem(
 
 /// Writes the descriptor of a peer configuration, to be sent to the other side.
 ///
-/// desc has room for as many bytes as rpma_peer_cfg_get_descriptor_size() tells. The
-/// other side must be able to trust what it gets: an attacker who changes it may make
-/// it take for persistent what is not. Send it by a secured connection.
+/// `desc` has room for as many bytes as rpma_peer_cfg_get_descriptor_size() tells. The
+/// other side must be able to trust what it gets: an attacker who changes it may make it
+/// take for persistent what is not. Send it by a secured connection.
 ///
 /// Thread-safe.
 ///
 /// Errors:
-/// - RPMA_E_INVAL: pcfg or desc is NULL
+/// - RPMA_E_INVAL: `pcfg` or `desc` is NULL
+///
+/// # Example
+///
+/// See rpma_peer_cfg_new().
 pub unsafe extern "C" fn rpma_peer_cfg_get_descriptor(
     pcfg: *const rpma_peer_cfg,
     desc: *mut c_void,
@@ -96,8 +139,8 @@ pub unsafe extern "C" fn rpma_peer_cfg_get_descriptor(
 ///
 /// Thread-safe.
 ///
-/// Errors, with *desc_size as it was:
-/// - RPMA_E_INVAL: pcfg or desc_size is NULL
+/// Errors, with `*desc_size` as it was:
+/// - RPMA_E_INVAL: `pcfg` or `desc_size` is NULL
 pub unsafe extern "C" fn rpma_peer_cfg_get_descriptor_size(
     pcfg: *const rpma_peer_cfg,
     desc_size: *mut usize,
@@ -112,14 +155,26 @@ pub unsafe extern "C" fn rpma_peer_cfg_get_descriptor_size(
 
 /// Makes a peer configuration of a descriptor that the other side has sent.
 ///
-/// What follows the descriptor within desc_size bytes is ignored. The configuration
-/// is the caller's, to be released by rpma_peer_cfg_delete().
+/// What follows the descriptor within `desc_size` bytes is ignored. The configuration is
+/// the caller's, to be released by rpma_peer_cfg_delete(); it keeps nothing of `desc`.
 ///
 /// Thread-safe.
 ///
-/// Errors, with *pcfg_ptr as it was:
-/// - RPMA_E_INVAL: desc or pcfg_ptr is NULL, or desc_size is 0
+/// Errors, with `*pcfg_ptr` as it was:
+/// - RPMA_E_INVAL: `desc` or `pcfg_ptr` is NULL, or `desc_size` is 0
 /// - RPMA_E_NOMEM: out of memory
+///
+/// # Example
+///
+/// The side that writes, with the descriptor that it has got:
+///
+/// ```c
+/// ret = rpma_peer_cfg_from_descriptor(descriptor, size, &pcfg);
+/// if (!ret) {
+///     ret = rpma_conn_apply_remote_peer_cfg(conn, pcfg);
+///     rpma_peer_cfg_delete(&pcfg);
+/// }
+/// ```
 pub unsafe extern "C" fn rpma_peer_cfg_from_descriptor(
     desc: *const c_void,
     desc_size: usize,

@@ -13,18 +13,29 @@ use std::ptr;
 /// A receive queue that several connections share.
 pub type rpma_srq = crate::core::Srq;
 
-/// Makes a shared RQ, with a CQ of its own unless the configuration gives that 0
-/// entries. A cfg that is NULL stands for the defaults of rpma_srq_cfg_new().
+/// Makes a shared RQ, from which several connections receive.
+///
+/// It has a CQ of its own unless the configuration gives that 0 entries. A `cfg` that is
+/// NULL stands for the defaults of rpma_srq_cfg_new().
 ///
 /// It is the caller's, to be released by rpma_srq_delete() before the peer is.
 ///
 /// Thread-safe.
 ///
-/// Errors, with *srq_ptr as it was:
-/// - RPMA_E_INVAL: peer or srq_ptr is NULL
+/// Errors, with `*srq_ptr` as it was, or NULL where there is no memory for the object
+/// itself:
+/// - RPMA_E_INVAL: `peer` or `srq_ptr` is NULL
 /// - RPMA_E_NOMEM: out of memory
 /// - RPMA_E_PROVIDER: ibv_create_srq(3), ibv_create_comp_channel(3), ibv_create_cq(3) or
-///   ibv_req_notify_cq(3) failed
+///   ibv_req_notify_cq(3) failed, for the reason that the log gives. Mostly a size is
+///   more than the device allows: compare with max_srq_wr and max_cqe of ibv_devinfo(1).
+///
+/// # Example
+///
+/// ```c
+/// if (!(ret = rpma_srq_new(peer, NULL, &srq)) && !(ret = rpma_conn_cfg_set_srq(cfg, srq)))
+///     ret = rpma_ep_next_conn_req(ep, cfg, &req);
+/// ```
 pub unsafe extern "C" fn rpma_srq_new(
     peer: *mut rpma_peer,
     cfg: *mut rpma_srq_cfg,
@@ -40,34 +51,57 @@ pub unsafe extern "C" fn rpma_srq_new(
     })
 }
 
-/// Releases a shared RQ and its CQ, and sets *srq_ptr to NULL; a *srq_ptr that is NULL
-/// is fine.
+/// Releases a shared RQ and its CQ.
+///
+/// `*srq_ptr` is set to NULL; one that is NULL already is fine.
 ///
 /// All connections that receive from it must be deleted before.
 ///
 /// Thread-safe on separate objects.
 ///
 /// Errors:
-/// - RPMA_E_INVAL: srq_ptr is NULL
+/// - RPMA_E_INVAL: `srq_ptr` is NULL
 /// - RPMA_E_PROVIDER: ibv_destroy_cq(3), ibv_destroy_comp_channel(3) or
-///   ibv_destroy_srq(3) failed; the shared RQ is gone all the same
+///   ibv_destroy_srq(3) failed, the last where a connection still receives from it; the
+///   shared RQ is gone all the same
+///
+/// # Example
+///
+/// ```c
+/// int first = rpma_conn_delete(&conn);
+/// ret = rpma_srq_delete(&srq);
+/// first = first ? first : ret;
+/// ```
 pub unsafe extern "C" fn rpma_srq_delete(srq_ptr: *mut *mut rpma_srq) -> c_int {
     // SAFETY: NULL, or points to NULL or to a shared RQ of rpma_srq_new().
     unsafe { delete(srq_ptr, Srq::delete) }
 }
 
-/// Posts a buffer for a message that any of the connections receives: len bytes of
-/// dst from offset on, or none with dst NULL and offset and len 0.
+/// Posts a buffer for a message that any of the connections receives.
 ///
-/// The buffers are taken in no order that can be relied on. op_context comes back as
-/// wr_id of the completion; until then the memory may be written.
+/// It is `len` bytes of `dst` from `offset` on, or none with `dst` NULL and `offset` and
+/// `len` 0.
+///
+/// The buffers are taken in no order that can be relied on. `op_context` comes back as
+/// `wr_id` of the completion; until then the memory may be written and the region must
+/// stay registered.
 ///
 /// Thread-safe.
 ///
 /// Errors:
-/// - RPMA_E_INVAL: srq is NULL, dst is NULL while offset or len is not 0, or len is
-///   2^32 or more
-/// - RPMA_E_PROVIDER: ibv_post_srq_recv(3) failed
+/// - RPMA_E_INVAL: `srq` is NULL, `dst` is NULL while `offset` or `len` is not 0, or
+///   `len` is 2^32 or more
+/// - RPMA_E_PROVIDER: ibv_post_srq_recv(3) failed: mostly the shared RQ is full, which
+///   rpma_srq_cfg_set_rq_size() makes longer
+///
+/// # Example
+///
+/// `op_context` tells which buffer was filled:
+///
+/// ```c
+/// for (uintptr_t i = 0; i < 10 && !ret; i++)
+///     ret = rpma_srq_recv(srq, mr, i * 64, 64, (void *)i);
+/// ```
 pub unsafe extern "C" fn rpma_srq_recv(
     srq: *mut rpma_srq,
     dst: *mut rpma_mr_local,
@@ -87,13 +121,25 @@ pub unsafe extern "C" fn rpma_srq_recv(
     }
 }
 
-/// Gives the CQ that a shared RQ has of its own, NULL if it has none. It lives as long
-/// as the shared RQ and is not the caller's.
+/// Gives the CQ that a shared RQ has of its own, NULL if it has none.
+///
+/// It lives as long as the shared RQ and is not the caller's.
 ///
 /// Thread-safe.
 ///
-/// Errors, with *rcq_ptr as it was:
-/// - RPMA_E_INVAL: srq or rcq_ptr is NULL
+/// Errors, with `*rcq_ptr` as it was:
+/// - RPMA_E_INVAL: `srq` or `rcq_ptr` is NULL
+///
+/// # Example
+///
+/// `qp_num` of a completion tells which connection received the message:
+///
+/// ```c
+/// struct ibv_wc wc;
+/// if (!(ret = rpma_srq_get_rcq(srq, &cq)) && cq && !(ret = rpma_cq_wait(cq)))
+///     while (!(ret = rpma_cq_get_wc(cq, 1, &wc, NULL)))
+///         printf("%u bytes over QP %u\n", wc.byte_len, wc.qp_num);
+/// ```
 pub unsafe extern "C" fn rpma_srq_get_rcq(
     srq: *const rpma_srq,
     rcq_ptr: *mut *mut rpma_cq,

@@ -8,17 +8,28 @@ use std::ptr;
 /// How a shared RQ is made.
 pub type rpma_srq_cfg = crate::core::SrqCfg;
 
-/// Makes a shared RQ configuration of the defaults: a queue of 20 requests and a CQ of
-/// its own of 20 entries.
+/// Makes a shared RQ configuration of the defaults.
 ///
-/// It is the caller's, to be released by rpma_srq_cfg_delete(). A shared RQ keeps
-/// nothing of it.
+/// They are a queue of 20 requests and a CQ of its own of 20 entries.
+///
+/// It is the caller's, to be released by rpma_srq_cfg_delete(). A shared RQ keeps nothing
+/// of it.
 ///
 /// Thread-safe.
 ///
 /// Errors:
-/// - RPMA_E_INVAL: cfg_ptr is NULL
-/// - RPMA_E_NOMEM: out of memory; *cfg_ptr is NULL then
+/// - RPMA_E_INVAL: `cfg_ptr` is NULL
+/// - RPMA_E_NOMEM: out of memory; `*cfg_ptr` is NULL then
+///
+/// # Example
+///
+/// ```c
+/// struct rpma_srq_cfg *scfg = NULL;
+/// if (!(ret = rpma_srq_cfg_new(&scfg)) && !(ret = rpma_srq_cfg_set_rq_size(scfg, 1000)) &&
+///     !(ret = rpma_srq_cfg_set_rcq_size(scfg, 1000)))
+///     ret = rpma_srq_new(peer, scfg, &srq);
+/// rpma_srq_cfg_delete(&scfg);
+/// ```
 pub unsafe extern "C" fn rpma_srq_cfg_new(cfg_ptr: *mut *mut rpma_srq_cfg) -> c_int {
     call(|| {
         // SAFETY: NULL or valid to write to.
@@ -28,24 +39,33 @@ pub unsafe extern "C" fn rpma_srq_cfg_new(cfg_ptr: *mut *mut rpma_srq_cfg) -> c_
     })
 }
 
-/// Releases a shared RQ configuration and sets *cfg_ptr to NULL; a *cfg_ptr that is
-/// NULL is fine.
+/// Releases a shared RQ configuration.
+///
+/// `*cfg_ptr` is set to NULL; one that is NULL already is fine.
 ///
 /// Thread-safe on separate configurations.
 ///
 /// Errors:
-/// - RPMA_E_INVAL: cfg_ptr is NULL
+/// - RPMA_E_INVAL: `cfg_ptr` is NULL
+///
+/// # Example
+///
+/// See rpma_srq_cfg_new().
 pub unsafe extern "C" fn rpma_srq_cfg_delete(cfg_ptr: *mut *mut rpma_srq_cfg) -> c_int {
     // SAFETY: NULL, or points to NULL or to a configuration of rpma_srq_cfg_new().
     unsafe { delete(cfg_ptr, |_| Ok(())) }
 }
 
-/// Sets the number of requests that the shared RQ holds; 20 at first.
+/// Sets the number of requests that the shared RQ holds; it is 20 at first.
 ///
 /// Thread-safe.
 ///
 /// Errors:
-/// - RPMA_E_INVAL: cfg is NULL
+/// - RPMA_E_INVAL: `cfg` is NULL
+///
+/// # Example
+///
+/// See rpma_srq_cfg_new().
 pub unsafe extern "C" fn rpma_srq_cfg_set_rq_size(cfg: *mut rpma_srq_cfg, rq_size: u32) -> c_int {
     // SAFETY: NULL or a configuration.
     unsafe { set_size(cfg, |cfg| &cfg.rq_size, rq_size) }
@@ -55,8 +75,8 @@ pub unsafe extern "C" fn rpma_srq_cfg_set_rq_size(cfg: *mut rpma_srq_cfg, rq_siz
 ///
 /// Thread-safe.
 ///
-/// Errors, with *rq_size as it was:
-/// - RPMA_E_INVAL: cfg or rq_size is NULL
+/// Errors, with `*rq_size` as it was:
+/// - RPMA_E_INVAL: `cfg` or `rq_size` is NULL
 pub unsafe extern "C" fn rpma_srq_cfg_get_rq_size(
     cfg: *const rpma_srq_cfg,
     rq_size: *mut u32,
@@ -65,15 +85,20 @@ pub unsafe extern "C" fn rpma_srq_cfg_get_rq_size(
     unsafe { get_size(cfg, |cfg| &cfg.rq_size, rq_size) }
 }
 
-/// Sets the number of entries of the CQ that the shared RQ has of its own; 20 at first.
+/// Sets the number of entries of the CQ that the shared RQ has of its own; it is 20 at
+/// first.
 ///
-/// With 0 it has none, and its receives complete on the CQs of the connections. More
-/// than INT_MAX counts as INT_MAX.
+/// With 0 it has none, and its receives complete on the CQs of the connections. More than
+/// INT_MAX counts as INT_MAX.
 ///
 /// Thread-safe.
 ///
 /// Errors:
-/// - RPMA_E_INVAL: cfg is NULL
+/// - RPMA_E_INVAL: `cfg` is NULL
+///
+/// # Example
+///
+/// See rpma_srq_cfg_new().
 pub unsafe extern "C" fn rpma_srq_cfg_set_rcq_size(cfg: *mut rpma_srq_cfg, rcq_size: u32) -> c_int {
     // SAFETY: NULL or a configuration.
     unsafe { set_size(cfg, |cfg| &cfg.rcq_size, rcq_size) }
@@ -83,8 +108,8 @@ pub unsafe extern "C" fn rpma_srq_cfg_set_rcq_size(cfg: *mut rpma_srq_cfg, rcq_s
 ///
 /// Thread-safe.
 ///
-/// Errors, with *rcq_size as it was:
-/// - RPMA_E_INVAL: cfg or rcq_size is NULL
+/// Errors, with `*rcq_size` as it was:
+/// - RPMA_E_INVAL: `cfg` or `rcq_size` is NULL
 pub unsafe extern "C" fn rpma_srq_cfg_get_rcq_size(
     cfg: *const rpma_srq_cfg,
     rcq_size: *mut u32,

@@ -18,16 +18,28 @@ pub enum rpma_util_ibv_context_type {
     RPMA_UTIL_IBV_CONTEXT_REMOTE,
 }
 
-/// Gives the RDMA device of an IPv4 or IPv6 address or of a host name.
+/// Finds the RDMA device of an IPv4 or IPv6 address or of a host name.
 ///
-/// The device stays open, and is the caller's to use but not to close.
+/// `type` is one of `enum rpma_util_ibv_context_type`.
+///
+/// The device stays open. It is the caller's to use but not to close.
 ///
 /// Thread-safe.
 ///
-/// Errors, with *ibv_ctx_ptr as it was:
-/// - RPMA_E_INVAL: addr or ibv_ctx_ptr is NULL, or type is none of its enum
+/// Errors, with `*ibv_ctx_ptr` as it was:
+/// - RPMA_E_INVAL: `addr` or `ibv_ctx_ptr` is NULL, or `type` is none of its enum
 /// - RPMA_E_PROVIDER: the address can't be looked up, bound to or reached, or no RDMA
-///   device serves it
+///   device serves it, as none serves the loopback address: the log says which. Take an
+///   address that rdma(8) or ibv_devinfo(1) shows a device for, or run over softverbs(7).
+///
+/// # Example
+///
+/// ```c
+/// struct ibv_context *device;
+/// ret = rpma_utils_get_ibv_context("192.168.0.1", RPMA_UTIL_IBV_CONTEXT_LOCAL, &device);
+/// if (!ret)
+///     ret = rpma_peer_new(device, &peer);
+/// ```
 pub unsafe extern "C" fn rpma_utils_get_ibv_context(
     addr: *const c_char,
     r#type: CEnum<rpma_util_ibv_context_type>,
@@ -48,14 +60,26 @@ pub unsafe extern "C" fn rpma_utils_get_ibv_context(
     })
 }
 
-/// Tells whether a device pages on demand for RDMA WRITE and RDMA READ: 1 if so,
-/// else 0.
+/// Tells whether a device pages on demand for RDMA WRITE and RDMA READ: 1 if so, else 0.
+///
+/// On such a device, memory that can't be pinned can be registered too, such as that of a
+/// file on a DAX filesystem.
 ///
 /// Thread-safe.
 ///
 /// Errors:
-/// - RPMA_E_INVAL: ibv_ctx or is_odp_capable is NULL
-/// - RPMA_E_PROVIDER: ibv_query_device_ex(3) failed; *is_odp_capable is 0 then
+/// - RPMA_E_INVAL: `ibv_ctx` or `is_odp_capable` is NULL
+/// - RPMA_E_PROVIDER: ibv_query_device_ex(3) failed, for the reason that the log gives;
+///   `*is_odp_capable` is 0 then
+///
+/// # Example
+///
+/// ```c
+/// int odp;
+/// ret = rpma_utils_ibv_context_is_odp_capable(device, &odp);
+/// if (!ret && !odp)
+///     puts("use device DAX: files on a DAX filesystem can't be registered here");
+/// ```
 pub unsafe extern "C" fn rpma_utils_ibv_context_is_odp_capable(
     ibv_ctx: *mut ibv_context,
     is_odp_capable: *mut c_int,
@@ -72,9 +96,23 @@ pub unsafe extern "C" fn rpma_utils_ibv_context_is_odp_capable(
     })
 }
 
-/// Says what an event of a connection is, in a static string.
+/// Says what an event of a connection is.
+///
+/// `conn_event` is one of `enum rpma_conn_event`.
+///
+/// Returns a static string, not to be changed or released; for another number it is
+/// "Unsupported connection event".
 ///
 /// Thread-safe. Cannot fail.
+///
+/// # Example
+///
+/// ```c
+/// enum rpma_conn_event event;
+/// ret = rpma_conn_next_event(conn, &event);
+/// if (!ret && event != RPMA_CONN_ESTABLISHED)
+///     fprintf(stderr, "no connection: %s\n", rpma_utils_conn_event_2str(event));
+/// ```
 pub unsafe extern "C" fn rpma_utils_conn_event_2str(
     conn_event: CEnum<rpma_conn_event>,
 ) -> *const c_char {
