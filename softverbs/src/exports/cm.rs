@@ -636,6 +636,10 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_
             adopt_named(id, param.map_or(0, |param| param.qp_num))?;
             id.endpoint.lock().accept(&id.endpoint, param.as_ref())
         });
+        if result.is_err() {
+            // The other side is not left waiting. Where there is none, nothing is to be done.
+            let _ = id.endpoint.lock().reject(&id.endpoint, Private::NONE);
+        }
         complete(id, result)
     }
 }

@@ -264,8 +264,7 @@ impl Region {
         // A device has pages, and in each the offsets that the program has.
         if addr
             .checked_add(len)
-            .and_then(|end| end.checked_add(page_size()))
-            .is_none()
+            .is_none_or(|end| end > ADDRESSES - page_size())
         {
             return Err(Errno::INVAL);
         }
@@ -380,6 +379,14 @@ impl Hold {
         self.len == 0
     }
 
+    /// Only the last `len` bytes of it.
+    pub fn end(mut self, len: usize) -> Hold {
+        let before = self.len.saturating_sub(len);
+        self.ptr = self.ptr.wrapping_add(before);
+        self.len -= before;
+        self
+    }
+
     fn range(&self) -> Range<usize> {
         self.ptr as usize..self.ptr as usize + self.len
     }
@@ -476,6 +483,13 @@ impl Mr {
         domain.detach();
     }
 }
+
+/// Where the addresses that a process can have end.
+const ADDRESSES: usize = if cfg!(target_arch = "x86_64") {
+    1 << 47
+} else {
+    1 << 52
+};
 
 fn page_size() -> usize {
     static SIZE: OnceLock<usize> = OnceLock::new();
