@@ -229,6 +229,8 @@ pub struct SendQueue {
     pub offset: u32,
     /// Of those sent, how many wait for data.
     pub reads: u32,
+    /// One of them has ended badly; it is told of when those before it have ended. No more are sent.
+    pub failed: bool,
     inline: Box<[u8]>,
     max_inline: usize,
     slots: usize,
@@ -249,6 +251,7 @@ impl SendQueue {
             sent: 0,
             offset: 0,
             reads: 0,
+            failed: false,
             inline: inline.into_boxed_slice(),
             max_inline,
             slots,
@@ -408,6 +411,7 @@ impl Qp {
         self.sq.sent = 0;
         self.sq.offset = 0;
         self.sq.reads = 0;
+        self.sq.failed = false;
         self.rq.clear();
         self.receiving = None;
         self.rnr_paused = false;
@@ -489,6 +493,7 @@ impl Qp {
         let i = seq.wrapping_sub(self.sq.first) as usize;
         if let Some(wqe) = self.sq.entries.get_mut(i) {
             wqe.outcome = Some(status);
+            self.sq.failed = true;
         }
         self.complete();
     }

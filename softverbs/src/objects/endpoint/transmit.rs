@@ -13,6 +13,11 @@ use std::ptr;
 const OUT: usize = 32 * 1024;
 /// A payload up to so long is copied to where the frames are gathered.
 const COPIED: usize = 1024;
+/// So much of the end of a longer message is copied, and is a frame of its own.
+///
+/// The rest may turn out not to be to be had while a frame of it is being sent: memory is
+/// deregistered, requests are flushed. The message must not end then as if all of it had come.
+const TAIL: usize = 8;
 const MOST_CONTROL: usize = 16;
 /// So much goes at most in one turn, so that others get theirs.
 const TURN: usize = 1024 * 1024;
@@ -37,8 +42,8 @@ struct Bulk {
 enum Source {
     /// Of a send request, from an offset on.
     Request { seq: u32, offset: u32 },
-    /// Of a region that the other side reads.
-    Region(Remote),
+    /// Of a region that the other side reads with that request.
+    Region { seq: u32, at: Remote },
     /// What was to be sent is not to be had any more; the frame has to be filled.
     Zeroes,
 }
@@ -51,6 +56,8 @@ pub struct Transmitter {
     /// How much of `out` has gone.
     gone: usize,
     bulk: Option<Bulk>,
+    /// The frame with the end of the message, which follows the payload.
+    tail: Vec<u8>,
     control: VecDeque<Frame>,
     ack: Option<u32>,
     ready_again: bool,
@@ -123,14 +130,20 @@ impl Transmitter {
 
     /// Adds what is held to the gathered frames.
     fn copy(&mut self) {
-        for hold in self.holds.drain(..) {
-            let len = self.out.len();
-            self.out.reserve(hold.len());
-            // SAFETY: the region is mapped while it is held, and the room was made.
-            unsafe {
-                ptr::copy_nonoverlapping(hold.ptr(), self.out.as_mut_ptr().add(len), hold.len());
-                self.out.set_len(len + hold.len());
-            }
+        append(&mut self.out, &mut self.holds);
+    }
+
+    /// Adds the frame of a payload that will follow from where it is, and keeps the last frame of
+    /// the message for later if the payload was cut for it: the end of the memory is held.
+    fn put_bulk(&mut self, bulk: Bulk, frame: &Frame, last: Option<&Frame>) {
+        self.put(frame, bulk.left);
+        self.bulk = Some(bulk);
+        if let Some(last) = last {
+            let mut fields = [0; MAX_FIELDS];
+            let len = frames::encode(last, TAIL, &mut fields);
+            self.tail.clear();
+            self.tail.extend_from_slice(&fields[..len]);
+            append(&mut self.tail, &mut self.holds);
         }
     }
 
@@ -148,14 +161,17 @@ impl Transmitter {
             self.out.clear();
         }
         if let Some(bulk) = &mut self.bulk {
-            bulk.left -= n;
+            let sent = n.min(bulk.left);
+            bulk.left -= sent;
             match &mut bulk.source {
-                Source::Request { offset, .. } => *offset += n as u32,
-                Source::Region(at) => at.addr = at.addr.wrapping_add(n as u64),
+                Source::Request { offset, .. } => *offset += sent as u32,
+                Source::Region { at, .. } => at.addr = at.addr.wrapping_add(sent as u64),
                 Source::Zeroes => {}
             }
             if bulk.left == 0 {
                 self.bulk = None;
+                self.out.extend_from_slice(&self.tail[n - sent..]);
+                self.tail.clear();
             }
         }
     }
@@ -283,20 +299,28 @@ impl State {
                 };
                 at.addr = at.addr.wrapping_add(part as u64);
                 *left -= part as u32;
-                let mut flags = Flags::empty();
-                if *left == 0 {
-                    flags |= Flags::LAST;
+                let last = *left == 0;
+                if last {
                     tx.responses.pop_front();
                 }
-                tx.put(&Frame::Data { seq, flags }, part);
+                let data = |last| Frame::Data {
+                    seq,
+                    flags: if last { Flags::LAST } else { Flags::empty() },
+                };
                 if part <= COPIED {
+                    tx.put(&data(last), part);
                     tx.holds.push(hold);
                     tx.copy();
                 } else {
-                    tx.bulk = Some(Bulk {
-                        source: Source::Region(from),
-                        left: part,
-                    });
+                    let cut = if last { TAIL } else { 0 };
+                    if last {
+                        tx.holds.push(hold.end(TAIL));
+                    }
+                    let bulk = Bulk {
+                        source: Source::Region { seq, at: from },
+                        left: part - cut,
+                    };
+                    tx.put_bulk(bulk, &data(false), last.then_some(&data(true)));
                 }
                 true
             }
@@ -322,7 +346,7 @@ impl State {
             return false;
         };
         // It has failed, and completes when those before it have.
-        if wqe.outcome.is_some() {
+        if wqe.outcome.is_some() || sq.failed {
             return false;
         }
         if offset == 0 {
@@ -350,30 +374,17 @@ impl State {
                 return true;
             }
         }
-        let mut flags = Flags::empty();
+        let flags = Flags::empty();
+        // How much of the part is a frame of its own.
+        let mut cut = 0;
         let (frame, part) = match wqe.op {
-            Op::Send { imm } | Op::Write { imm, .. } => {
+            Op::Send { .. } | Op::Write { .. } => {
                 let left = wqe.len - offset;
                 let part = left.min(SEGMENT as u32);
-                flags.set(Flags::FIRST, offset == 0);
-                flags.set(Flags::LAST, part == left);
-                flags.set(Flags::IMM, imm.is_some());
-                flags.set(Flags::SOLICITED, wqe.solicited);
-                let imm = imm.unwrap_or(0);
-                let frame = match wqe.op {
-                    Op::Write { at, .. } => Frame::Write {
-                        seq,
-                        flags,
-                        imm,
-                        at: Remote {
-                            addr: at.addr.wrapping_add(offset.into()),
-                            rkey: at.rkey,
-                        },
-                        left,
-                    },
-                    _ => Frame::Send { seq, flags, imm },
-                };
-                (frame, part)
+                if part == left && part as usize > COPIED {
+                    cut = TAIL as u32;
+                }
+                (message_frame(wqe, seq, offset, part - cut), part)
             }
             Op::Read { at } => {
                 let len = wqe.len;
@@ -424,12 +435,22 @@ impl State {
                     tx.put(&frame, part as usize);
                     tx.copy();
                 }
-                Payload::Memory(_) => {
-                    tx.put(&frame, part as usize);
-                    tx.bulk = Some(Bulk {
+                Payload::Memory(sges) => {
+                    let end = offset + part - cut;
+                    if cut > 0 {
+                        let held = sges.hold(&domain, end.into(), cut.into(), false, &mut tx.holds);
+                        if held.is_err() {
+                            tx.holds.clear();
+                            qp.fail_request(seq, ibv_wc_status::IBV_WC_LOC_PROT_ERR);
+                            return true;
+                        }
+                    }
+                    let bulk = Bulk {
                         source: Source::Request { seq, offset },
-                        left: part as usize,
-                    });
+                        left: (part - cut) as usize,
+                    };
+                    let last = (cut > 0).then(|| message_frame(wqe, seq, end, cut));
+                    tx.put_bulk(bulk, &frame, last.as_ref());
                 }
             }
         } else {
@@ -458,7 +479,7 @@ impl State {
         if let Some(bulk) = &self.tx.bulk {
             let held = match (&bulk.source, &mut self.qp) {
                 (Source::Zeroes, _) => true,
-                (Source::Region(at), Some(qp)) => {
+                (Source::Region { at, .. }, Some(qp)) => {
                     let held =
                         qp.init
                             .domain
@@ -484,7 +505,14 @@ impl State {
             };
             if !held && let Some(bulk) = &mut self.tx.bulk {
                 holds.clear();
+                if let Source::Region { seq, .. } = bulk.source
+                    && !self.tx.tail.is_empty()
+                {
+                    let nak = Response::Nak(seq, Nak::AccessError);
+                    self.tx.responses.push_front(nak);
+                }
                 bulk.source = Source::Zeroes;
+                self.tx.tail.clear();
             }
         }
         let tx = &self.tx;
@@ -505,6 +533,12 @@ impl State {
                 parts[n] = unsafe { to_send(hold) };
                 n += 1;
             }
+            // What follows the payload, if all of the payload is there.
+            let gathered = usize::from(tx.gone < tx.out.len());
+            if n < PIECES && n - gathered == holds.len() && !tx.tail.is_empty() {
+                parts[n] = IoSlice::new(&tx.tail);
+                n += 1;
+            }
         }
         let result = match &mut self.link {
             Some(link) => link.send(&parts[..n]).map_err(|error| error.kind()),
@@ -513,5 +547,47 @@ impl State {
         holds.clear();
         self.tx.holds = holds;
         result
+    }
+}
+
+/// The frame of a part of a message.
+fn message_frame(wqe: &SendWqe, seq: u32, offset: u32, part: u32) -> Frame {
+    let left = wqe.len - offset;
+    let (at, imm) = match wqe.op {
+        Op::Write { at, imm } => (Some(at), imm),
+        Op::Send { imm } => (None, imm),
+        _ => (None, None),
+    };
+    let mut flags = Flags::empty();
+    flags.set(Flags::FIRST, offset == 0);
+    flags.set(Flags::LAST, part == left);
+    flags.set(Flags::IMM, imm.is_some());
+    flags.set(Flags::SOLICITED, wqe.solicited);
+    let imm = imm.unwrap_or(0);
+    match at {
+        Some(Remote { addr, rkey }) => Frame::Write {
+            seq,
+            flags,
+            imm,
+            at: Remote {
+                addr: addr.wrapping_add(offset.into()),
+                rkey,
+            },
+            left,
+        },
+        None => Frame::Send { seq, flags, imm },
+    }
+}
+
+/// Adds what is held.
+fn append(to: &mut Vec<u8>, holds: &mut Vec<Hold>) {
+    for hold in holds.drain(..) {
+        let len = to.len();
+        to.reserve(hold.len());
+        // SAFETY: the region is mapped while it is held, and the room was made.
+        unsafe {
+            ptr::copy_nonoverlapping(hold.ptr(), to.as_mut_ptr().add(len), hold.len());
+            to.set_len(len + hold.len());
+        }
     }
 }
