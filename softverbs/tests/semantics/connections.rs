@@ -2,7 +2,12 @@
 
 use crate::common::*;
 use rdma_sys::*;
-use softverbs::exports::cm::*;
+use softverbs::exports::cm::{
+    rdma_accept, rdma_ack_cm_event, rdma_connect, rdma_create_ep, rdma_create_qp, rdma_disconnect,
+    rdma_freeaddrinfo, rdma_get_cm_event, rdma_get_dst_port, rdma_get_request, rdma_get_src_port,
+    rdma_getaddrinfo, rdma_listen, rdma_migrate_id, rdma_reject, rdma_resolve_addr,
+    rdma_resolve_route, rdma_set_option,
+};
 use std::ffi::{CStr, CString, c_int};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ptr;
@@ -42,7 +47,10 @@ fn an_id_is_destroyed_when_its_events_are_acknowledged() {
     let id = Id::new(&channel);
     good("rdma_resolve_addr", id.resolve_addr(&at([127, 0, 0, 1], 9)));
     let event = channel.take();
-    assert_eq!((name(event.kind), event.id), ("RDMA_CM_EVENT_ADDR_RESOLVED", id.0));
+    assert_eq!(
+        (name(event.kind), event.id),
+        ("RDMA_CM_EVENT_ADDR_RESOLVED", id.0)
+    );
     let (send, destroyed) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         drop(id);
@@ -60,7 +68,10 @@ fn events_of_what_is_destroyed_are_gone() {
     let id = Id::new(&channel);
     let other = Id::new(&channel);
     for one in [&id, &other] {
-        good("rdma_resolve_addr", one.resolve_addr(&at([127, 0, 0, 1], 9)));
+        good(
+            "rdma_resolve_addr",
+            one.resolve_addr(&at([127, 0, 0, 1], 9)),
+        );
     }
     drop(id);
     assert_eq!(channel.expect(RDMA_CM_EVENT_ADDR_RESOLVED).id, other.0);
@@ -102,7 +113,10 @@ fn queued_events_migrate_with_their_id() {
     let id = Id::new(&from);
     let stays = Id::new(&from);
     for one in [&id, &stays] {
-        good("rdma_resolve_addr", one.resolve_addr(&at([127, 0, 0, 1], 9)));
+        good(
+            "rdma_resolve_addr",
+            one.resolve_addr(&at([127, 0, 0, 1], 9)),
+        );
     }
     good("rdma_migrate_id", c!(rdma_migrate_id(id.0, to.0)));
     assert_eq!(c!((*id.0).channel), to.0);
@@ -129,11 +143,20 @@ fn a_connection_migrates_away_from_its_listener() {
 
 #[test]
 fn events_have_names() {
-    assert_eq!(name(RDMA_CM_EVENT_ADDR_RESOLVED), "RDMA_CM_EVENT_ADDR_RESOLVED");
-    assert_eq!(name(RDMA_CM_EVENT_CONNECT_REQUEST), "RDMA_CM_EVENT_CONNECT_REQUEST");
+    assert_eq!(
+        name(RDMA_CM_EVENT_ADDR_RESOLVED),
+        "RDMA_CM_EVENT_ADDR_RESOLVED"
+    );
+    assert_eq!(
+        name(RDMA_CM_EVENT_CONNECT_REQUEST),
+        "RDMA_CM_EVENT_CONNECT_REQUEST"
+    );
     assert_eq!(name(RDMA_CM_EVENT_ESTABLISHED), "RDMA_CM_EVENT_ESTABLISHED");
     assert_eq!(name(RDMA_CM_EVENT_REJECTED), "RDMA_CM_EVENT_REJECTED");
-    assert_eq!(name(RDMA_CM_EVENT_TIMEWAIT_EXIT), "RDMA_CM_EVENT_TIMEWAIT_EXIT");
+    assert_eq!(
+        name(RDMA_CM_EVENT_TIMEWAIT_EXIT),
+        "RDMA_CM_EVENT_TIMEWAIT_EXIT"
+    );
     assert_eq!(name(1000), "UNKNOWN EVENT");
 }
 
@@ -155,7 +178,11 @@ fn binding_to_addresses_of_this_host() {
         assert_eq!(c!(rdma_get_src_port(id.0)), local.port().to_be());
         // A wildcard is of no device in particular.
         let has_device = c!(!(*id.0).verbs.is_null());
-        assert_eq!(has_device, !address.ip().is_unspecified(), "{address}: a device");
+        assert_eq!(
+            has_device,
+            !address.ip().is_unspecified(),
+            "{address}: a device"
+        );
         fails("a second rdma_bind_addr", id.bind(&address), libc::EINVAL);
     }
 }
@@ -171,7 +198,11 @@ fn binding_to_an_address_that_is_not_of_this_host() {
     for address in addresses {
         let id = Id::new(&channel);
         let result = id.bind(&address);
-        fails(&format!("rdma_bind_addr {address}"), result, libc::EADDRNOTAVAIL);
+        fails(
+            &format!("rdma_bind_addr {address}"),
+            result,
+            libc::EADDRNOTAVAIL,
+        );
     }
 }
 
@@ -181,21 +212,48 @@ fn binding_to_a_port_that_is_bound() {
     let first = Id::new(&channel);
     good("rdma_bind_addr", first.bind(&at([127, 0, 7, 2], 0)));
     let taken = first.local();
-    fails("rdma_bind_addr", Id::new(&channel).bind(&taken), libc::EADDRINUSE);
+    fails(
+        "rdma_bind_addr",
+        Id::new(&channel).bind(&taken),
+        libc::EADDRINUSE,
+    );
     // Of another address it is another one; with the wildcard, the same.
-    good("rdma_bind_addr", Id::new(&channel).bind(&at([127, 0, 7, 3], taken.port())));
+    good(
+        "rdma_bind_addr",
+        Id::new(&channel).bind(&at([127, 0, 7, 3], taken.port())),
+    );
     let wildcard = at([0, 0, 0, 0], taken.port());
-    fails("rdma_bind_addr", Id::new(&channel).bind(&wildcard), libc::EADDRINUSE);
+    fails(
+        "rdma_bind_addr",
+        Id::new(&channel).bind(&wildcard),
+        libc::EADDRINUSE,
+    );
     good("rdma_listen", c!(rdma_listen(first.0, 0)));
-    fails("rdma_bind_addr", Id::new(&channel).bind(&taken), libc::EADDRINUSE);
+    fails(
+        "rdma_bind_addr",
+        Id::new(&channel).bind(&taken),
+        libc::EADDRINUSE,
+    );
     drop(first);
     // Nor is it otherwise with a port that was asked for.
     let first = Id::new(&channel);
     good("rdma_bind_addr", first.bind(&taken));
-    fails("rdma_bind_addr", Id::new(&channel).bind(&taken), libc::EADDRINUSE);
-    fails("rdma_bind_addr", Id::new(&channel).bind(&wildcard), libc::EADDRINUSE);
+    fails(
+        "rdma_bind_addr",
+        Id::new(&channel).bind(&taken),
+        libc::EADDRINUSE,
+    );
+    fails(
+        "rdma_bind_addr",
+        Id::new(&channel).bind(&wildcard),
+        libc::EADDRINUSE,
+    );
     good("rdma_listen", c!(rdma_listen(first.0, 0)));
-    fails("rdma_bind_addr", Id::new(&channel).bind(&taken), libc::EADDRINUSE);
+    fails(
+        "rdma_bind_addr",
+        Id::new(&channel).bind(&taken),
+        libc::EADDRINUSE,
+    );
 }
 
 #[test]
@@ -204,7 +262,13 @@ fn two_ids_share_an_address_where_both_say_so() {
     let share = |id: &Id| {
         let mut on: c_int = 1;
         // The level and the name of `RDMA_OPTION_ID_REUSEADDR`.
-        let result = c!(rdma_set_option(id.0, 0, 1, (&raw mut on).cast(), size_of::<c_int>()));
+        let result = c!(rdma_set_option(
+            id.0,
+            0,
+            1,
+            (&raw mut on).cast(),
+            size_of::<c_int>()
+        ));
         good("rdma_set_option", result);
     };
     let (first, second) = (Id::new(&channel), Id::new(&channel));
@@ -214,7 +278,11 @@ fn two_ids_share_an_address_where_both_say_so() {
     good("rdma_bind_addr", second.bind(&first.local()));
     // Only one of them can listen.
     good("rdma_listen", c!(rdma_listen(first.0, 0)));
-    fails("rdma_listen", c!(rdma_listen(second.0, 0)), libc::EADDRINUSE);
+    fails(
+        "rdma_listen",
+        c!(rdma_listen(second.0, 0)),
+        libc::EADDRINUSE,
+    );
 }
 
 #[test]
@@ -235,7 +303,11 @@ fn a_port_can_be_had_again_at_once() {
         server.disconnect();
         client.channel.expect(RDMA_CM_EVENT_DISCONNECTED);
         client.id.disconnect();
-        assert_eq!(channel.expect(RDMA_CM_EVENT_DISCONNECTED).id, server.0, "round {round}");
+        assert_eq!(
+            channel.expect(RDMA_CM_EVENT_DISCONNECTED).id,
+            server.0,
+            "round {round}"
+        );
     }
 }
 
@@ -255,7 +327,10 @@ fn listening_without_an_address() {
 
 #[test]
 fn addresses_of_both_sides() {
-    let mut listens = vec![(ANY, Ipv4Addr::LOCALHOST.into()), (LOOPBACK, Ipv4Addr::LOCALHOST.into())];
+    let mut listens = vec![
+        (ANY, Ipv4Addr::LOCALHOST.into()),
+        (LOOPBACK, Ipv4Addr::LOCALHOST.into()),
+    ];
     if has_ipv6() {
         listens.extend([
             (LOOPBACK6, IpAddr::from(Ipv6Addr::LOCALHOST)),
@@ -271,10 +346,16 @@ fn addresses_of_both_sides() {
         assert_eq!(client.id.peer(), at(ip, port));
         assert_eq!(client.id.local().ip(), ip);
         assert_ne!(client.id.local().port(), 0);
-        assert_eq!((server.local(), server.peer()), (client.id.peer(), client.id.local()));
+        assert_eq!(
+            (server.local(), server.peer()),
+            (client.id.peer(), client.id.local())
+        );
         assert_eq!(c!(rdma_get_dst_port(client.id.0)), port.to_be());
         assert_eq!(c!(rdma_get_src_port(server.0)), port.to_be());
-        assert_eq!(c!(rdma_get_dst_port(server.0)), c!(rdma_get_src_port(client.id.0)));
+        assert_eq!(
+            c!(rdma_get_dst_port(server.0)),
+            c!(rdma_get_src_port(client.id.0))
+        );
         let context = c!((*server.0).context) as usize;
         assert_eq!(context, 0x1234, "the listener's context");
         assert_eq!(c!((*server.0).verbs), c!((*client.id.0).verbs));
@@ -309,21 +390,49 @@ fn steps_out_of_order_are_refused() {
     let channel = Channel::new();
     let id = Id::new(&channel);
     let mut param = ConnParam::default().c();
-    fails("rdma_resolve_route", c!(rdma_resolve_route(id.0, 1000)), libc::EINVAL);
-    fails("rdma_connect", c!(rdma_connect(id.0, &mut param)), libc::EINVAL);
-    fails("rdma_accept", c!(rdma_accept(id.0, &mut param)), libc::EINVAL);
-    fails("rdma_reject", c!(rdma_reject(id.0, ptr::null(), 0)), libc::EINVAL);
+    fails(
+        "rdma_resolve_route",
+        c!(rdma_resolve_route(id.0, 1000)),
+        libc::EINVAL,
+    );
+    fails(
+        "rdma_connect",
+        c!(rdma_connect(id.0, &mut param)),
+        libc::EINVAL,
+    );
+    fails(
+        "rdma_accept",
+        c!(rdma_accept(id.0, &mut param)),
+        libc::EINVAL,
+    );
+    fails(
+        "rdma_reject",
+        c!(rdma_reject(id.0, ptr::null(), 0)),
+        libc::EINVAL,
+    );
     fails("rdma_disconnect", c!(rdma_disconnect(id.0)), libc::EINVAL);
     let listener = Listener::new();
     good("rdma_resolve_addr", id.resolve_addr(&listener.address));
     channel.expect(RDMA_CM_EVENT_ADDR_RESOLVED);
-    fails("rdma_resolve_addr", id.resolve_addr(&listener.address), libc::EINVAL);
-    fails("rdma_connect", c!(rdma_connect(id.0, &mut param)), libc::EINVAL);
+    fails(
+        "rdma_resolve_addr",
+        id.resolve_addr(&listener.address),
+        libc::EINVAL,
+    );
+    fails(
+        "rdma_connect",
+        c!(rdma_connect(id.0, &mut param)),
+        libc::EINVAL,
+    );
     fails("rdma_listen", c!(rdma_listen(id.0, 0)), libc::EINVAL);
     good("rdma_resolve_route", c!(rdma_resolve_route(id.0, 1000)));
     channel.expect(RDMA_CM_EVENT_ROUTE_RESOLVED);
     assert!(channel.is_quiet());
-    fails("rdma_listen", c!(rdma_listen(listener.id.0, 0)), libc::EINVAL);
+    fails(
+        "rdma_listen",
+        c!(rdma_listen(listener.id.0, 0)),
+        libc::EINVAL,
+    );
 }
 
 #[test]
@@ -346,7 +455,11 @@ fn an_address_that_nothing_leads_to() {
         if own {
             assert_eq!(event.status, -libc::ENETUNREACH);
             let sync = Id::new_sync();
-            fails("rdma_resolve_addr", sync.resolve_addr(&to), libc::ENETUNREACH);
+            fails(
+                "rdma_resolve_addr",
+                sync.resolve_addr(&to),
+                libc::ENETUNREACH,
+            );
         }
     });
 }
@@ -377,7 +490,11 @@ fn a_request_is_rejected_with_private_data() {
         let client = begin(&listener.address, &Setup::default());
         client.recv(1, vec![]);
         let request = Id(listener.channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id);
-        let result = c!(rdma_reject(request.0, data.as_ptr().cast(), data.len() as u8));
+        let result = c!(rdma_reject(
+            request.0,
+            data.as_ptr().cast(),
+            data.len() as u8
+        ));
         good("rdma_reject", result);
         let event = client.channel.expect(RDMA_CM_EVENT_REJECTED);
         assert_eq!(event.status, 28, "the reason: the program's");
@@ -386,7 +503,11 @@ fn a_request_is_rejected_with_private_data() {
         same("the private data", &event.private, &padded);
         client.recv_cq.expect(1, FLUSHED);
         let mut param = ConnParam::default().c();
-        fails("rdma_accept", c!(rdma_accept(request.0, &mut param)), libc::EINVAL);
+        fails(
+            "rdma_accept",
+            c!(rdma_accept(request.0, &mut param)),
+            libc::EINVAL,
+        );
         assert!(listener.channel.is_quiet());
     }
 }
@@ -395,10 +516,17 @@ fn a_request_is_rejected_with_private_data() {
 fn a_client_that_was_rejected_can_not_connect_again() {
     let listener = Listener::new();
     let client = begin(&listener.address, &Setup::default());
-    drop(Id(listener.channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id));
+    drop(Id(listener
+        .channel
+        .expect(RDMA_CM_EVENT_CONNECT_REQUEST)
+        .id));
     assert_eq!(client.channel.expect(RDMA_CM_EVENT_REJECTED).status, 28);
     let mut param = ConnParam::default().c();
-    fails("rdma_connect", c!(rdma_connect(client.id.0, &mut param)), libc::EINVAL);
+    fails(
+        "rdma_connect",
+        c!(rdma_connect(client.id.0, &mut param)),
+        libc::EINVAL,
+    );
 }
 
 #[test]
@@ -421,7 +549,10 @@ fn private_data_goes_both_ways() {
         padded.resize(196, 0);
         same("of the answer", &event.private, &padded);
         let event = listener.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
-        assert!(event.private.is_empty(), "there is none in what ends the handshake");
+        assert!(
+            event.private.is_empty(),
+            "there is none in what ends the handshake"
+        );
     }
 }
 
@@ -436,15 +567,45 @@ fn too_much_private_data_is_refused() {
         private: vec![1; len],
         ..ConnParam::default()
     };
-    fails("rdma_connect", c!(rdma_connect(id.0, &mut param(57).c())), libc::EINVAL);
+    fails(
+        "rdma_connect",
+        c!(rdma_connect(id.0, &mut param(57).c())),
+        libc::EINVAL,
+    );
     id.connect(&param(56));
     let server = Id(listener.channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id);
     server.create_small_qp();
-    fails("rdma_accept", c!(rdma_accept(server.0, &mut param(197).c())), libc::EINVAL);
     let data = [1u8; 149];
-    fails("rdma_reject", c!(rdma_reject(server.0, data.as_ptr().cast(), 149)), libc::EINVAL);
+    fails(
+        "rdma_reject",
+        c!(rdma_reject(server.0, data.as_ptr().cast(), 149)),
+        libc::EINVAL,
+    );
     server.accept(&param(196));
     channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+}
+
+#[test]
+fn a_request_that_can_not_be_accepted_is_rejected() {
+    for param in [
+        ConnParam {
+            private: vec![1; 197],
+            ..ConnParam::default()
+        },
+        ConnParam {
+            initiator_depth: 129,
+            ..ConnParam::default()
+        },
+    ] {
+        let listener = Listener::new();
+        let client = begin(&listener.address, &Setup::default());
+        let server = Id(listener.channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id);
+        server.create_small_qp();
+        let accept = || c!(rdma_accept(server.0, &mut param.c()));
+        fails("rdma_accept", accept(), libc::EINVAL);
+        assert_eq!(client.channel.expect(RDMA_CM_EVENT_REJECTED).status, 28);
+        fails("rdma_accept", accept(), libc::EINVAL);
+    }
 }
 
 #[test]
@@ -466,16 +627,26 @@ fn resources_are_agreed() {
         of(&mut setup.server, server);
         let ask = begin(&listener.address, &setup);
         let request = listener.channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
-        let told = (request.param.responder_resources, request.param.initiator_depth);
+        let told = (
+            request.param.responder_resources,
+            request.param.initiator_depth,
+        );
         let most = |n: u8| n.min(128);
         // What one side can answer is what the other may ask.
-        assert_eq!(told, (most(client.1), most(client.0)), "{client:?} {server:?}: of the request");
+        assert_eq!(
+            told,
+            (most(client.1), most(client.0)),
+            "{client:?} {server:?}: of the request"
+        );
         let answer = End::new(Id(request.id), Channel::new(), &setup);
         answer.id.accept(&setup.server);
         ask.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
         listener.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
         let seen = (ask.query().max_rd_atomic, answer.query().max_rd_atomic);
-        assert_eq!(seen, depths, "{client:?} {server:?}: reads of either side under way");
+        assert_eq!(
+            seen, depths,
+            "{client:?} {server:?}: reads of either side under way"
+        );
     }
 }
 
@@ -490,7 +661,11 @@ fn more_resources_than_there_are_are_refused() {
         initiator_depth: 129,
         ..ConnParam::default()
     };
-    fails("rdma_connect", c!(rdma_connect(id.0, &mut param.c())), libc::EINVAL);
+    fails(
+        "rdma_connect",
+        c!(rdma_connect(id.0, &mut param.c())),
+        libc::EINVAL,
+    );
 }
 
 #[test]
@@ -524,7 +699,9 @@ fn no_more_connections_wait_than_the_backlog() {
 #[test]
 fn a_listener_that_goes_rejects_those_who_wait() {
     let listener = Listener::new();
-    let clients: Vec<End> = (0..5).map(|_| begin(&listener.address, &Setup::default())).collect();
+    let clients: Vec<End> = (0..5)
+        .map(|_| begin(&listener.address, &Setup::default()))
+        .collect();
     assert!(readable(listener.channel.fd(), LIMIT));
     let taken = Id(listener.channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id);
     let at = taken.peer();
@@ -537,14 +714,20 @@ fn a_listener_that_goes_rejects_those_who_wait() {
         let event = client.channel.get();
         let end = name(event.kind);
         assert!(
-            matches!(event.kind, RDMA_CM_EVENT_REJECTED | RDMA_CM_EVENT_UNREACHABLE),
+            matches!(
+                event.kind,
+                RDMA_CM_EVENT_REJECTED | RDMA_CM_EVENT_UNREACHABLE
+            ),
             "those who wait get {end}"
         );
     }
     // What was taken before goes on.
     taken.create_small_qp();
     taken.accept(&ConnParam::default());
-    let client = clients.iter().find(|client| client.id.local() == at).unwrap();
+    let client = clients
+        .iter()
+        .find(|client| client.id.local() == at)
+        .unwrap();
     client.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
     channel.expect(RDMA_CM_EVENT_ESTABLISHED);
 }
@@ -563,7 +746,10 @@ fn accepting_one_that_has_gone() {
         let event = listener.channel.get();
         let end = name(event.kind);
         assert!(
-            matches!(event.kind, RDMA_CM_EVENT_UNREACHABLE | RDMA_CM_EVENT_REJECTED),
+            matches!(
+                event.kind,
+                RDMA_CM_EVENT_UNREACHABLE | RDMA_CM_EVENT_REJECTED
+            ),
             "who accepts gets {end}"
         );
     }
@@ -572,7 +758,10 @@ fn accepting_one_that_has_gone() {
 #[test]
 fn accepting_one_whose_process_has_ended() {
     if let Some(port) = role() {
-        let client = begin(&at([127, 0, 0, 1], port.parse().unwrap()), &Setup::default());
+        let client = begin(
+            &at([127, 0, 0, 1], port.parse().unwrap()),
+            &Setup::default(),
+        );
         tell("asked");
         wait_to_go_on();
         drop(client);
@@ -597,7 +786,10 @@ fn the_one_who_disconnects_is_told_when_the_other_does() {
         let Pair { client, server } = Pair::new();
         client.id.disconnect();
         server.channel.expect(RDMA_CM_EVENT_DISCONNECTED);
-        assert!(client.channel.is_quiet(), "told before the other side has answered");
+        assert!(
+            client.channel.is_quiet(),
+            "told before the other side has answered"
+        );
         if destroys {
             drop(server);
         } else {
@@ -685,8 +877,17 @@ enum Stage {
 
 use Stage::*;
 const STAGES: [Stage; 11] = [
-    Created, Bound, AddrAsked, AddrResolved, RouteResolved, Connecting, Requested, Accepted,
-    Established, Disconnecting, Disconnected,
+    Created,
+    Bound,
+    AddrAsked,
+    AddrResolved,
+    RouteResolved,
+    Connecting,
+    Requested,
+    Accepted,
+    Established,
+    Disconnecting,
+    Disconnected,
 ];
 
 /// The objects of the process, and its descriptors.
@@ -797,8 +998,9 @@ fn requests_that_nobody_takes_leave_nothing() {
         let before = settled();
         for _ in 0..20 {
             let listener = Listener::new();
-            let clients: Vec<End> =
-                (0..5).map(|_| begin(&listener.address, &Setup::default())).collect();
+            let clients: Vec<End> = (0..5)
+                .map(|_| begin(&listener.address, &Setup::default()))
+                .collect();
             if clients[0].channel.is_quiet() {
                 drop(clients);
             } else {
@@ -818,23 +1020,41 @@ fn ids_without_a_channel_wait() {
         let listener = Id::new_sync();
         send.send(listener.listen_at(&LOOPBACK, 0)).unwrap();
         let mut id = ptr::null_mut();
-        good("rdma_get_request", c!(rdma_get_request(listener.0, &mut id)));
+        good(
+            "rdma_get_request",
+            c!(rdma_get_request(listener.0, &mut id)),
+        );
         let id = Id(id);
         let event = c!(&*(*id.0).event);
         assert_eq!(name(event.event), "RDMA_CM_EVENT_CONNECT_REQUEST");
         id.create_small_qp();
         id.accept(&ConnParam::default());
-        assert_eq!(name(c!((*(*id.0).event).event)), "RDMA_CM_EVENT_ESTABLISHED");
+        assert_eq!(
+            name(c!((*(*id.0).event).event)),
+            "RDMA_CM_EVENT_ESTABLISHED"
+        );
         id.disconnect();
-        assert_eq!(name(c!((*(*id.0).event).event)), "RDMA_CM_EVENT_DISCONNECTED");
+        assert_eq!(
+            name(c!((*(*id.0).event).event)),
+            "RDMA_CM_EVENT_DISCONNECTED"
+        );
     });
     let client = Id::new_sync();
-    good("rdma_resolve_addr", client.resolve_addr(&address.recv().unwrap()));
-    assert_eq!(name(c!((*(*client.0).event).event)), "RDMA_CM_EVENT_ADDR_RESOLVED");
+    good(
+        "rdma_resolve_addr",
+        client.resolve_addr(&address.recv().unwrap()),
+    );
+    assert_eq!(
+        name(c!((*(*client.0).event).event)),
+        "RDMA_CM_EVENT_ADDR_RESOLVED"
+    );
     good("rdma_resolve_route", c!(rdma_resolve_route(client.0, 1000)));
     client.create_small_qp();
     client.connect(&ConnParam::default());
-    assert_eq!(name(c!((*(*client.0).event).event)), "RDMA_CM_EVENT_ESTABLISHED");
+    assert_eq!(
+        name(c!((*(*client.0).event).event)),
+        "RDMA_CM_EVENT_ESTABLISHED"
+    );
     client.disconnect();
     soon("the server", move || server.join().unwrap());
 }
@@ -864,7 +1084,12 @@ fn address_info(service: &str, flags: u32) -> *mut rdma_addrinfo {
     hints.ai_port_space = rdma_port_space::RDMA_PS_TCP as c_int;
     let (node, service) = (c"127.0.0.1", CString::new(service).unwrap());
     let mut info = ptr::null_mut();
-    let result = c!(rdma_getaddrinfo(node.as_ptr(), service.as_ptr(), &hints, &mut info));
+    let result = c!(rdma_getaddrinfo(
+        node.as_ptr(),
+        service.as_ptr(),
+        &hints,
+        &mut info
+    ));
     good("rdma_getaddrinfo", result);
     info
 }
@@ -883,23 +1108,35 @@ fn endpoints() {
     };
     let create = |info, attr: &mut ibv_qp_init_attr| {
         let mut id = ptr::null_mut();
-        good("rdma_create_ep", c!(rdma_create_ep(&mut id, info, ptr::null_mut(), attr)));
+        good(
+            "rdma_create_ep",
+            c!(rdma_create_ep(&mut id, info, ptr::null_mut(), attr)),
+        );
         c!(rdma_freeaddrinfo(info));
         Id(id)
     };
     let listener = create(address_info("0", 1), &mut attr());
-    assert!(listener.qp().is_null(), "the queue pair is for those who come");
+    assert!(
+        listener.qp().is_null(),
+        "the queue pair is for those who come"
+    );
     good("rdma_listen", c!(rdma_listen(listener.0, 0)));
     let port = listener.local().port().to_string();
     let server = std::thread::spawn(move || {
         let mut id = ptr::null_mut();
-        good("rdma_get_request", c!(rdma_get_request(listener.0, &mut id)));
+        good(
+            "rdma_get_request",
+            c!(rdma_get_request(listener.0, &mut id)),
+        );
         let id = Id(id);
         assert!(!id.qp().is_null(), "one that comes has a queue pair");
         let mut message = [0u8; 8];
         let addr = message.as_mut_ptr().cast();
         let mr = made("rdma_reg_msgs", c!(rdma_reg_msgs(id.0, addr, 8)));
-        good("rdma_post_recv", c!(rdma_post_recv(id.0, ptr::null_mut(), addr, 8, mr)));
+        good(
+            "rdma_post_recv",
+            c!(rdma_post_recv(id.0, ptr::null_mut(), addr, 8, mr)),
+        );
         good("rdma_accept", c!(rdma_accept(id.0, ptr::null_mut())));
         let mut wc: ibv_wc = c!(std::mem::zeroed());
         assert_eq!(c!(rdma_get_recv_comp(id.0, &mut wc)), 1);
@@ -914,7 +1151,10 @@ fn endpoints() {
     let mut message = *b"a word.\0";
     let addr = message.as_mut_ptr().cast();
     let mr = made("rdma_reg_msgs", c!(rdma_reg_msgs(client.0, addr, 8)));
-    good("rdma_post_send", c!(rdma_post_send(client.0, ptr::null_mut(), addr, 8, mr, 0)));
+    good(
+        "rdma_post_send",
+        c!(rdma_post_send(client.0, ptr::null_mut(), addr, 8, mr, 0)),
+    );
     let mut wc: ibv_wc = c!(std::mem::zeroed());
     assert_eq!(c!(rdma_get_send_comp(client.0, &mut wc)), 1);
     assert_eq!(wc.status, 0);
@@ -928,7 +1168,12 @@ fn an_endpoint_to_where_nobody_is() {
     let (node, service) = (c"no.such.host.invalid", c"1");
     let mut info = ptr::null_mut();
     let hints = ptr::null();
-    let result = c!(rdma_getaddrinfo(node.as_ptr(), service.as_ptr(), hints, &mut info));
+    let result = c!(rdma_getaddrinfo(
+        node.as_ptr(),
+        service.as_ptr(),
+        hints,
+        &mut info
+    ));
     assert_ne!(result, 0, "a host that there is not was found");
     let text = c!(CStr::from_ptr(libc::gai_strerror(result)));
     assert!(!text.is_empty());
@@ -941,11 +1186,21 @@ fn a_thousand_connections() {
     const MANY: usize = 1000;
     alone(|| {
         let mut limit = c!(std::mem::zeroed::<libc::rlimit>());
-        good("getrlimit", c!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit)));
+        good(
+            "getrlimit",
+            c!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit)),
+        );
         limit.rlim_cur = limit.rlim_max;
-        good("setrlimit", c!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit)));
+        good(
+            "setrlimit",
+            c!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit)),
+        );
         let room = (limit.rlim_cur as usize).saturating_sub(64) / 2;
-        assert!(room >= MANY, "only {} descriptors are allowed here", limit.rlim_cur);
+        assert!(
+            room >= MANY,
+            "only {} descriptors are allowed here",
+            limit.rlim_cur
+        );
         destroy_at(Disconnected, false);
         let before = settled();
         {

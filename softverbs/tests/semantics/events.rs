@@ -3,10 +3,13 @@
 use crate::common::*;
 use rdma_sys::*;
 use softverbs::exports::device::{
-    ibv_ack_async_event, ibv_close_device, ibv_free_device_list, ibv_get_async_event, ibv_get_device_list,
-    ibv_open_device,
+    ibv_ack_async_event, ibv_close_device, ibv_free_device_list, ibv_get_async_event,
+    ibv_get_device_list, ibv_open_device,
 };
-use softverbs::exports::queues::*;
+use softverbs::exports::queues::{
+    ibv_ack_cq_events, ibv_create_qp, ibv_destroy_cq, ibv_destroy_qp, ibv_get_cq_event,
+    ibv_modify_qp, ibv_modify_srq, ibv_query_srq,
+};
 use std::os::fd::RawFd;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,14 +36,23 @@ fn an_event_comes_once_for_every_arming() {
     let pair = Pair::new();
     let (comp, cq) = (&pair.server.comp, &pair.server.recv_cq);
     message(&pair, 0);
-    assert!(!readable(comp.fd(), A_WHILE), "an event of a queue that is not armed");
+    assert!(
+        !readable(comp.fd(), A_WHILE),
+        "an event of a queue that is not armed"
+    );
     cq.expect(1, SUCCESS);
     cq.arm(false);
-    assert!(!readable(comp.fd(), A_WHILE), "an event without a completion");
+    assert!(
+        !readable(comp.fd(), A_WHILE),
+        "an event without a completion"
+    );
     message(&pair, 0);
     assert_eq!(comp.take(), cq.0);
     message(&pair, 0);
-    assert!(!readable(comp.fd(), A_WHILE), "a second event for one arming");
+    assert!(
+        !readable(comp.fd(), A_WHILE),
+        "a second event for one arming"
+    );
     cq.expect(1, SUCCESS);
     cq.expect(1, SUCCESS);
     acknowledge(cq.0, 1);
@@ -53,7 +65,10 @@ fn completions_from_before_the_arming_give_no_event() {
     message(&pair, 0);
     cq.arm(false);
     // The client's completion comes only after the server's.
-    assert!(!readable(comp.fd(), A_WHILE), "an event for what was there already");
+    assert!(
+        !readable(comp.fd(), A_WHILE),
+        "an event for what was there already"
+    );
     cq.expect(1, SUCCESS);
     message(&pair, 0);
     assert_eq!(comp.take(), cq.0);
@@ -67,7 +82,10 @@ fn only_solicited_completions_give_an_event_where_asked() {
     let (comp, cq) = (&pair.server.comp, &pair.server.recv_cq);
     cq.arm(true);
     message(&pair, 0);
-    assert!(!readable(comp.fd(), A_WHILE), "an event for an unsolicited message");
+    assert!(
+        !readable(comp.fd(), A_WHILE),
+        "an event for an unsolicited message"
+    );
     message(&pair, SOLICITED);
     assert_eq!(comp.take(), cq.0);
     // All is more than solicited, in whichever order they are asked for.
@@ -98,14 +116,19 @@ fn completions_of_requests_give_events() {
     let from = pair.client.memory(8, LOCAL);
     for i in 0..100 {
         cq.arm(false);
-        pair.client.post(Wr::new(i, Op::Write(to.at(0)), vec![from.sge(0, 8)]));
+        pair.client
+            .post(Wr::new(i, Op::Write(to.at(0)), vec![from.sge(0, 8)]));
         assert_eq!(comp.take(), cq.0, "round {i}");
         cq.expect(i, SUCCESS);
     }
     // Those that do not complete give none.
     cq.arm(false);
-    pair.client.post(Wr::new(1, Op::Write(to.at(0)), vec![from.sge(0, 8)]).unsignaled());
-    assert!(!readable(comp.fd(), A_WHILE), "an event for what is not signaled");
+    pair.client
+        .post(Wr::new(1, Op::Write(to.at(0)), vec![from.sge(0, 8)]).unsignaled());
+    assert!(
+        !readable(comp.fd(), A_WHILE),
+        "an event for what is not signaled"
+    );
     acknowledge(cq.0, 100);
 }
 
@@ -121,7 +144,10 @@ fn a_getter_wakes_for_an_event() {
             (result, got == cq.get(), context as usize)
         });
         message(&pair, 0);
-        assert_eq!(soon("the getter", || getter.join().unwrap()), (0, true, 0x77));
+        assert_eq!(
+            soon("the getter", || getter.join().unwrap()),
+            (0, true, 0x77)
+        );
         pair.server.recv_cq.expect(1, SUCCESS);
     }
     acknowledge(cq.get(), 50);
@@ -140,7 +166,12 @@ fn epoll_of(fd: RawFd, flags: i32) -> RawFd {
 
 fn epoll_waits(epoll: RawFd, within: Duration) -> bool {
     let mut event = libc::epoll_event { events: 0, u64: 0 };
-    c!(libc::epoll_wait(epoll, &mut event, 1, within.as_millis() as i32)) == 1
+    c!(libc::epoll_wait(
+        epoll,
+        &mut event,
+        1,
+        within.as_millis() as i32
+    )) == 1
 }
 
 #[test]
@@ -151,10 +182,16 @@ fn epoll_tells_of_events() {
     let level = epoll_of(comp.fd(), libc::EPOLLIN);
     let edge = epoll_of(comp.fd(), libc::EPOLLIN | libc::EPOLLET);
     for round in 0..10 {
-        assert!(!epoll_waits(level, NOW) && !epoll_waits(edge, NOW), "round {round}");
+        assert!(
+            !epoll_waits(level, NOW) && !epoll_waits(edge, NOW),
+            "round {round}"
+        );
         cq.arm(false);
         message(&pair, 0);
-        assert!(epoll_waits(level, LIMIT) && epoll_waits(edge, LIMIT), "round {round}");
+        assert!(
+            epoll_waits(level, LIMIT) && epoll_waits(edge, LIMIT),
+            "round {round}"
+        );
         assert_eq!(comp.take(), cq.0);
         cq.expect(1, SUCCESS);
     }
@@ -214,7 +251,10 @@ fn a_queue_is_destroyed_when_its_events_are_acknowledged() {
     attr.recv_cq = cq.0;
     attr.cap.max_recv_wr = 8;
     attr.qp_type = ibv_qp_type::IBV_QPT_RC;
-    let qp = made("ibv_create_qp", c!(ibv_create_qp(pair.server.pd.0, &mut attr)));
+    let qp = made(
+        "ibv_create_qp",
+        c!(ibv_create_qp(pair.server.pd.0, &mut attr)),
+    );
     let mut to: ibv_qp_attr = c!(std::mem::zeroed());
     let state = ibv_qp_attr_mask::IBV_QP_STATE.0 as i32;
     to.qp_state = ibv_qp_state::IBV_QPS_INIT;
@@ -237,9 +277,13 @@ fn a_queue_is_destroyed_when_its_events_are_acknowledged() {
     let raw = Shared(cq.0);
     std::thread::spawn(move || {
         let result = c!(ibv_destroy_cq(raw.get()));
-        send.send((result, ACKNOWLEDGED.load(Ordering::SeqCst))).unwrap();
+        send.send((result, ACKNOWLEDGED.load(Ordering::SeqCst)))
+            .unwrap();
     });
-    assert!(destroyed.recv_timeout(A_WHILE).is_err(), "destroyed before the second one is");
+    assert!(
+        destroyed.recv_timeout(A_WHILE).is_err(),
+        "destroyed before the second one is"
+    );
     ACKNOWLEDGED.store(true, Ordering::SeqCst);
     acknowledge(cq.0, 1);
     assert_eq!(destroyed.recv_timeout(LIMIT), Ok((0, true)));
@@ -267,9 +311,15 @@ impl Context {
 
     #[track_caller]
     fn take(&self) -> ibv_async_event {
-        assert!(readable(self.fd(), LIMIT), "no asynchronous event within {LIMIT:?}");
+        assert!(
+            readable(self.fd(), LIMIT),
+            "no asynchronous event within {LIMIT:?}"
+        );
         let mut event: ibv_async_event = c!(std::mem::zeroed());
-        good("ibv_get_async_event", c!(ibv_get_async_event(self.0, &mut event)));
+        good(
+            "ibv_get_async_event",
+            c!(ibv_get_async_event(self.0, &mut event)),
+        );
         event
     }
 }
@@ -306,19 +356,28 @@ fn a_queue_that_is_overrun_is_in_error() {
     for id in 0..4 {
         assert_eq!(post_recvs(qp, &[(id, vec![])]), Ok(()));
     }
-    assert!(!readable(context.fd(), NOW), "an event of a queue that is only full");
+    assert!(
+        !readable(context.fd(), NOW),
+        "an event of a queue that is only full"
+    );
     for id in 4..7 {
         assert_eq!(post_recvs(qp, &[(id, vec![])]), Ok(()));
     }
     let mut event = context.take();
-    assert_eq!(event.event_type as u32, ibv_event_type::IBV_EVENT_CQ_ERR as u32);
+    assert_eq!(
+        event.event_type as u32,
+        ibv_event_type::IBV_EVENT_CQ_ERR as u32
+    );
     assert_eq!(c!(event.element.cq), cq.0);
     assert!(!readable(context.fd(), NOW), "a second event");
     // What was there still is; nothing else can be had from it.
     for id in 0..4 {
         cq.expect(id, FLUSHED);
     }
-    assert!(cq.poll().is_err(), "the queue has lost a completion and says nothing");
+    assert!(
+        cq.poll().is_err(),
+        "the queue has lost a completion and says nothing"
+    );
     c!(ibv_ack_async_event(&mut event));
     assert_eq!(c!(ibv_destroy_qp(qp)), 0);
 }
@@ -357,15 +416,27 @@ fn a_shared_receive_queue_tells_that_little_is_left() {
         let mask = ibv_srq_attr_mask::IBV_SRQ_LIMIT.0 as i32;
         assert_eq!(c!(ibv_modify_srq(srq.0, &mut attr, mask)), 0);
         for id in 0..5 {
-            assert!(!readable(c!((*context).async_fd), NOW), "round {round}, after {id}");
+            assert!(
+                !readable(c!((*context).async_fd), NOW),
+                "round {round}, after {id}"
+            );
             assert_eq!(query_srq(srq).srq_limit, 4, "round {round}, after {id}");
             pair.client.post(Wr::new(id, Op::Send, vec![]));
             pair.client.send_cq.expect(id, SUCCESS);
         }
         let mut event: ibv_async_event = c!(std::mem::zeroed());
-        assert!(readable(c!((*context).async_fd), LIMIT), "round {round}: no event");
-        good("ibv_get_async_event", c!(ibv_get_async_event(context, &mut event)));
-        assert_eq!(event.event_type as u32, ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED as u32);
+        assert!(
+            readable(c!((*context).async_fd), LIMIT),
+            "round {round}: no event"
+        );
+        good(
+            "ibv_get_async_event",
+            c!(ibv_get_async_event(context, &mut event)),
+        );
+        assert_eq!(
+            event.event_type as u32,
+            ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED as u32
+        );
         assert_eq!(c!(event.element.srq), srq.0);
         c!(ibv_ack_async_event(&mut event));
         // Once: the limit is gone with it.
@@ -402,7 +473,10 @@ fn an_object_is_destroyed_when_its_asynchronous_events_are_acknowledged() {
     let (send, destroyed) = channel();
     let raw = Shared(cq.0);
     std::thread::spawn(move || send.send(c!(ibv_destroy_cq(raw.get()))).unwrap());
-    assert!(destroyed.recv_timeout(A_WHILE).is_err(), "destroyed before the event is acknowledged");
+    assert!(
+        destroyed.recv_timeout(A_WHILE).is_err(),
+        "destroyed before the event is acknowledged"
+    );
     c!(ibv_ack_async_event(&mut event));
     assert_eq!(destroyed.recv_timeout(LIMIT), Ok(0));
     std::mem::forget(cq);
@@ -457,7 +531,10 @@ fn many_threads_poll_one_queue() {
             std::thread::yield_now();
         }
     });
-    let wrong = seen.iter().filter(|n| n.load(Ordering::SeqCst) != 1).count();
+    let wrong = seen
+        .iter()
+        .filter(|n| n.load(Ordering::SeqCst) != 1)
+        .count();
     assert_eq!(wrong, 0, "completions that were lost or seen twice");
 }
 
@@ -465,7 +542,7 @@ fn many_threads_poll_one_queue() {
 fn many_threads_post_to_one_queue_pair() {
     const THREADS: u64 = 4;
     const EACH: u64 = 1000;
-    let pair = Pair::with(|setup| setup.cap.max_recv_wr = 1024);
+    let pair = Pair::with(|setup| setup.cqe = (THREADS * EACH) as i32);
     let to = pair.server.memory(THREADS as usize * 8, ALL);
     let result = pair.client.memory(THREADS as usize * 8, LOCAL);
     let end = std::time::Instant::now() + LIMIT;

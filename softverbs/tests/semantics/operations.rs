@@ -2,6 +2,8 @@
 
 use crate::common::*;
 use rdma_sys::*;
+use softverbs::exports::memory::{ibv_dereg_mr, ibv_reg_mr};
+use softverbs::exports::queues::ibv_qp_to_qp_ex;
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::fd::AsRawFd;
@@ -44,7 +46,7 @@ fn split(memory: &Memory, at: usize, len: usize, pieces: usize) -> Vec<ibv_sge> 
         let piece = match i {
             _ if i + 1 == pieces => left,
             _ if i % 3 == 1 => 0,
-            _ => (left / (pieces - i) | 1).min(left),
+            _ => ((left / (pieces - i)) | 1).min(left),
         };
         sges.push(memory.sge(at + done, piece));
         done += piece;
@@ -442,12 +444,7 @@ fn atomics_of_many_are_added_up() {
     let mrs: Vec<Shared<*mut ibv_mr>> = pairs
         .iter()
         .map(|(_, server)| {
-            let mr = c!(softverbs::exports::memory::ibv_reg_mr(
-                server.pd.0,
-                word.cast(),
-                8,
-                access
-            ));
+            let mr = c!(ibv_reg_mr(server.pd.0, word.cast(), 8, access));
             Shared(made("ibv_reg_mr", mr))
         })
         .collect();
@@ -468,10 +465,7 @@ fn atomics_of_many_are_added_up() {
     });
     assert_eq!(targets[0].word(0), 4 * EACH);
     for mr in mrs {
-        good(
-            "ibv_dereg_mr",
-            c!(softverbs::exports::memory::ibv_dereg_mr(mr.get())),
-        );
+        good("ibv_dereg_mr", c!(ibv_dereg_mr(mr.get())));
     }
 }
 
@@ -652,12 +646,7 @@ fn memory_without_a_file_can_not_be_made_persistent() {
     let mut memory = vec![0u8; 8192];
     let access = (LOCAL | REMOTE_WRITE | FLUSH_PERSISTENT) as i32;
     let addr = memory.as_mut_ptr().cast();
-    let mr = c!(softverbs::exports::memory::ibv_reg_mr(
-        pair.server.pd.0,
-        addr,
-        8192,
-        access
-    ));
+    let mr = c!(ibv_reg_mr(pair.server.pd.0, addr, 8192, access));
     assert_eq!((mr.is_null(), errno()), (true, libc::EINVAL));
 }
 
@@ -742,9 +731,7 @@ fn what_is_aborted_was_never_posted() {
     let to = pair.server.memory(64, ALL);
     let from = pair.client.memory(64, LOCAL);
     from.fill(0x55);
-    let qp = c!(softverbs::exports::queues::ibv_qp_to_qp_ex(
-        pair.client.qp()
-    ));
+    let qp = c!(ibv_qp_to_qp_ex(pair.client.qp()));
     for _ in 0..100 {
         c!(ibv_wr_start(qp));
         for id in 0..50 {
@@ -777,7 +764,7 @@ fn other_calls_go_on_while_requests_are_being_put_together() {
     let wr = Shared(Box::leak(Box::new(wr)) as *const Wr);
     soon("between start and complete", move || {
         let (client, server) = c!((&*client.get(), &*server.get()));
-        let qp = c!(softverbs::exports::queues::ibv_qp_to_qp_ex(client.qp()));
+        let qp = c!(ibv_qp_to_qp_ex(client.qp()));
         // The server finds no receive, and waits for one.
         server.post(Wr::new(5, Op::Send, vec![]));
         let there = Instant::now() + Duration::from_millis(50);
@@ -791,6 +778,7 @@ fn other_calls_go_on_while_requests_are_being_put_together() {
             client.srq.as_ref().unwrap().recv(9, &mut recv.0.0.to_vec()),
         );
         assert!(client.send_cq.is_empty());
+        client.send_cq.arm(false);
         add(qp, c!(&*wr.get()));
         assert_eq!(c!(ibv_wr_complete(qp)), 0);
         client.send_cq.expect(1, SUCCESS);
@@ -800,11 +788,49 @@ fn other_calls_go_on_while_requests_are_being_put_together() {
 }
 
 #[test]
+fn receives_are_posted_while_requests_are_being_put_together() {
+    let pair = Pair::new();
+    for end in 0..2 {
+        // The server finds no receive, and waits for one.
+        pair.server.post(Wr::new(5, Op::Send, vec![]));
+        let there = Instant::now() + Duration::from_millis(50);
+        while Instant::now() < there {
+            assert!(pair.client.send_cq.is_empty());
+        }
+        let client = Shared(&raw const pair.client);
+        soon("between start and the end", move || {
+            let client = c!(&*client.get());
+            let qp = c!(ibv_qp_to_qp_ex(client.qp()));
+            c!(ibv_wr_start(qp));
+            client.recv(9, vec![]);
+            let too_many: Vec<_> = (0..65).map(|id| (id, vec![])).collect();
+            assert_eq!(post_recvs(client.qp(), &too_many), Err((libc::ENOMEM, 63)));
+            add(qp, &Wr::new(1, Op::Send, vec![]));
+            match end {
+                0 => assert_eq!(c!(ibv_wr_complete(qp)), 0),
+                _ => c!(ibv_wr_abort(qp)),
+            }
+        });
+        pair.client.recv_cq.expect(9, SUCCESS);
+        pair.server.send_cq.expect(5, SUCCESS);
+        assert!(pair.client.send_cq.is_empty());
+        // Those that were one too many are for others to come.
+        for id in 0..63 {
+            pair.server.post(Wr::new(5, Op::Send, vec![]));
+            pair.client.recv_cq.expect(id, SUCCESS);
+            pair.server.send_cq.expect(5, SUCCESS);
+        }
+        if end == 0 {
+            pair.server.recv(10, vec![]);
+            pair.client.send_cq.expect(1, SUCCESS);
+        }
+    }
+}
+
+#[test]
 fn a_queue_pair_without_the_extended_interface_has_none() {
     let pair = Pair::with(|setup| setup.extended = false);
-    let qp = c!(softverbs::exports::queues::ibv_qp_to_qp_ex(
-        pair.client.qp()
-    ));
+    let qp = c!(ibv_qp_to_qp_ex(pair.client.qp()));
     assert!(qp.is_null());
     write(&pair, Interface::List, 1000, None);
 }

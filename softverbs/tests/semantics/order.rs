@@ -2,6 +2,7 @@
 
 use crate::common::*;
 use rdma_sys::*;
+use softverbs::exports::memory::ibv_rereg_mr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -28,7 +29,10 @@ fn a_received_message_says_that_the_writes_before_it_are_there() {
         pair.server.recv_cq.expect(0, SUCCESS);
         assert_eq!(to.word(4088), round, "the message");
         let stale = (0..words).find(|i| to.word(8 * i) != round);
-        assert_eq!(stale, None, "round {round} of {words} words: one that is not there");
+        assert_eq!(
+            stale, None,
+            "round {round} of {words} words: one that is not there"
+        );
         pair.server.recv(0, vec![to.sge(4088, 8)]);
         pair.client.send_cq.expect(round, SUCCESS);
     }
@@ -45,7 +49,11 @@ fn immediate_data_says_that_all_before_it_is_there() {
         pair.server.recv(0, vec![]);
         let wrs = [
             Wr::new(1, Op::Write(to.at(0)), vec![from.sge(0, 150_000)]).unsignaled(),
-            Wr::new(2, Op::WriteImm(to.at(150_000), round), vec![from.sge(150_000, 150_000)]),
+            Wr::new(
+                2,
+                Op::WriteImm(to.at(150_000), round),
+                vec![from.sge(150_000, 150_000)],
+            ),
         ];
         pair.client.post_by(Interface::List, &wrs);
         assert_eq!(pair.server.recv_cq.expect(0, SUCCESS).imm, Some(round));
@@ -63,7 +71,8 @@ fn one_sided_operations_need_nothing_of_the_target() {
     let word = c!(AtomicU64::from_ptr(to.addr.cast()));
     for i in 1..=100u64 {
         from.write(0, &i.to_ne_bytes());
-        pair.client.post(Wr::new(i, Op::Write(to.at(0)), vec![from.sge(0, 8)]));
+        pair.client
+            .post(Wr::new(i, Op::Write(to.at(0)), vec![from.sge(0, 8)]));
         until("the word is there", || word.load(Ordering::Acquire) == i);
         pair.client.send_cq.expect(i, SUCCESS);
     }
@@ -226,7 +235,9 @@ fn deregistered_under_writes(len: usize) {
                     client.send_cq.expect(1, FLUSHED);
                 }
             });
-            until("the writes are on their way", || enough.load(Ordering::SeqCst) > 3 + round);
+            until("the writes are on their way", || {
+                enough.load(Ordering::SeqCst) > 3 + round
+            });
             to.deregister();
             to.fill(0x77);
             let watch = Instant::now() + Duration::from_millis(15);
@@ -234,7 +245,10 @@ fn deregistered_under_writes(len: usize) {
             while Instant::now() < watch || looks < 3 {
                 looks += 1;
                 let changed = to.read(0, len).iter().position(|byte| *byte != 0x77);
-                assert_eq!(changed, None, "a byte changed after the memory was deregistered");
+                assert_eq!(
+                    changed, None,
+                    "a byte changed after the memory was deregistered"
+                );
             }
         });
     }
@@ -264,15 +278,21 @@ fn nothing_is_received_after_deregistering() {
         let from = pair.client.memory(LEN, LOCAL);
         from.fill(0x11);
         pair.server.recv(1, vec![to.sge(0, LEN)]);
-        pair.client.post(Wr::new(2, Op::Send, vec![from.sge(0, LEN)]));
+        pair.client
+            .post(Wr::new(2, Op::Send, vec![from.sge(0, LEN)]));
         let word = c!(AtomicU64::from_ptr(to.addr.add(round << 17).cast()));
-        until("the message is coming", || word.load(Ordering::Acquire) != 0);
+        until("the message is coming", || {
+            word.load(Ordering::Acquire) != 0
+        });
         to.deregister();
         to.fill(0x77);
         let receive = pair.server.recv_cq.next();
         let send = pair.client.send_cq.next();
         assert!(
-            matches!((receive.status, send.status), (SUCCESS, SUCCESS) | (LOC_PROT, REM_OP)),
+            matches!(
+                (receive.status, send.status),
+                (SUCCESS, SUCCESS) | (LOC_PROT, REM_OP)
+            ),
             "the receive ended with {:?}, the send with {:?}",
             receive.status,
             send.status
@@ -292,9 +312,17 @@ fn what_is_read_is_right_or_refused_while_it_is_deregistered() {
         let to = pair.client.memory(READS as usize * LEN, LOCAL);
         source.fill(0x11);
         let all: Vec<Wr> = (0..READS)
-            .map(|i| Wr::new(i, Op::Read(source.at(0)), vec![to.sge(i as usize * LEN, LEN)]))
+            .map(|i| {
+                Wr::new(
+                    i,
+                    Op::Read(source.at(0)),
+                    vec![to.sge(i as usize * LEN, LEN)],
+                )
+            })
             .collect();
-        let word = c!(AtomicU64::from_ptr(to.addr.add(round * LEN / 2 / 8 * 8).cast()));
+        let word = c!(AtomicU64::from_ptr(
+            to.addr.add(round * LEN / 2 / 8 * 8).cast()
+        ));
         pair.client.post_by(Interface::List, &all);
         until("the data is coming", || word.load(Ordering::Acquire) != 0);
         source.deregister();
@@ -306,7 +334,10 @@ fn what_is_read_is_right_or_refused_while_it_is_deregistered() {
                 SUCCESS => {
                     let data = to.read(i * LEN, LEN);
                     let wrong = data.iter().position(|byte| *byte != 0x11);
-                    assert_eq!(wrong, None, "round {round}: read {i} was well, and has this wrong byte");
+                    assert_eq!(
+                        wrong, None,
+                        "round {round}: read {i} was well, and has this wrong byte"
+                    );
                 }
                 REM_ACCESS if !failed => failed = true,
                 FLUSHED if failed => {}
@@ -331,7 +362,10 @@ fn what_is_sent_is_right_or_does_not_come_while_it_is_deregistered() {
             vec![Wr::new(1, Op::Send, all())]
         } else {
             // What comes after it says that it has come.
-            vec![Wr::new(1, Op::Write(to.at(0)), all()), Wr::new(2, Op::Send, vec![])]
+            vec![
+                Wr::new(1, Op::Write(to.at(0)), all()),
+                Wr::new(2, Op::Send, vec![]),
+            ]
         };
         pair.client.post_by(Interface::List, &wrs);
         let word = c!(AtomicU64::from_ptr(to.addr.add(round << 20).cast()));
@@ -341,7 +375,10 @@ fn what_is_sent_is_right_or_does_not_come_while_it_is_deregistered() {
         let wc = pair.client.send_cq.next();
         if wc.status == SUCCESS {
             let wrong = to.read(0, LEN).iter().position(|byte| *byte != 0x11);
-            assert_eq!(wrong, None, "round {round}: it was well, and this byte is wrong");
+            assert_eq!(
+                wrong, None,
+                "round {round}: it was well, and this byte is wrong"
+            );
             continue;
         }
         assert_eq!(wc.status, LOC_PROT);
@@ -378,7 +415,7 @@ fn registering_anew_moves_the_writes() {
         // Away from where it was: to write there is beyond the bounds from now on.
         let translation = ibv_rereg_mr_flags::IBV_REREG_MR_CHANGE_TRANSLATION.0 as i32;
         let place = other.addr.cast();
-        let changed = c!(softverbs::exports::memory::ibv_rereg_mr(
+        let changed = c!(ibv_rereg_mr(
             to.mr,
             translation,
             std::ptr::null_mut(),
@@ -388,7 +425,9 @@ fn registering_anew_moves_the_writes() {
         ));
         assert_eq!(changed, 0, "ibv_rereg_mr");
         to.fill(0x77);
-        until("the writes have stopped", || pair.client.state() == ibv_qp_state::IBV_QPS_ERR);
+        until("the writes have stopped", || {
+            pair.client.state() == ibv_qp_state::IBV_QPS_ERR
+        });
         stop.store(true, Ordering::SeqCst);
     });
     same("where it was", &to.read(0, 1 << 16), &vec![0x77; 1 << 16]);

@@ -36,7 +36,10 @@ impl Stranger {
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => return,
                 Err(error) => panic!("the connection is still there: {error}"),
             }
-            assert!(Instant::now() < end, "the connection is still there, and talks");
+            assert!(
+                Instant::now() < end,
+                "the connection is still there, and talks"
+            );
         }
     }
 }
@@ -49,8 +52,8 @@ fn encoded(frame: &Frame, payload: &[u8]) -> Vec<u8> {
 
 const PARAMS: Params = Params {
     qp_num: 77,
-    responder_resources: 4,
-    initiator_depth: 4,
+    responder_resources: 16,
+    initiator_depth: 16,
     flow_control: 1,
     retry_count: 7,
     rnr_retry_count: 7,
@@ -102,8 +105,18 @@ fn first_words() -> Vec<(&'static str, Vec<u8>)> {
         imm: 0,
     };
     vec![
-        ("HTTP", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec()),
-        ("TLS", [&[0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3][..], &pattern(9, 400)].concat()),
+        (
+            "HTTP",
+            b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(),
+        ),
+        (
+            "TLS",
+            [
+                &[0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3][..],
+                &pattern(9, 400),
+            ]
+            .concat(),
+        ),
         ("SSH", b"SSH-2.0-OpenSSH_9.2\r\n".to_vec()),
         ("zeroes", vec![0; 4096]),
         ("ones", vec![0xff; 4096]),
@@ -117,13 +130,19 @@ fn first_words() -> Vec<(&'static str, Vec<u8>)> {
         ("a length that leaves no room", length(HEADER as u32)),
         ("a length of too much private data", length(14 + 8 + 57)),
         ("a message before a connection", encoded(&send, b"hello")),
-        ("an answer to nothing", encoded(&Frame::Reply(PARAMS, Private::NONE), &[])),
+        (
+            "an answer to nothing",
+            encoded(&Frame::Reply(PARAMS, Private::NONE), &[]),
+        ),
         ("an end of nothing", encoded(&Frame::Disconnect, &[])),
         ("ready", encoded(&Frame::Ready, &[])),
         ("an acknowledgement", encoded(&Frame::Ack(0), &[])),
         ("failure", encoded(&Frame::Failed, &[])),
         ("two requests", [request(), request()].concat()),
-        ("a request and a message", [request(), encoded(&send, b"hello")].concat()),
+        (
+            "a request and a message",
+            [request(), encoded(&send, b"hello")].concat(),
+        ),
     ]
 }
 
@@ -137,7 +156,10 @@ fn who_is_no_peer_is_cut_off() {
         stranger.is_cut_off();
         // Some of them did ask for a connection first.
         while readable(listener.channel.fd(), NOW) {
-            drop(Id(listener.channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id));
+            drop(Id(listener
+                .channel
+                .expect(RDMA_CM_EVENT_CONNECT_REQUEST)
+                .id));
         }
         is_well(&listener);
     }
@@ -157,7 +179,11 @@ fn who_says_too_little_is_cut_off_in_time_and_holds_up_nobody() {
     is_well(&listener);
     let start = Instant::now();
     strangers.iter_mut().for_each(Stranger::is_cut_off);
-    assert!(start.elapsed() < Duration::from_secs(15), "after {:?} only", start.elapsed());
+    assert!(
+        start.elapsed() < Duration::from_secs(15),
+        "after {:?} only",
+        start.elapsed()
+    );
     assert!(listener.channel.is_quiet());
 }
 
@@ -185,6 +211,9 @@ struct Connection {
     peer: Stranger,
     /// What has come for the peer and was not looked at.
     come: Vec<u8>,
+    /// The payload of the message of the last frame, as far as it has come.
+    message: Vec<u8>,
+    message_ended: bool,
 }
 
 impl Connection {
@@ -201,6 +230,8 @@ impl Connection {
             server,
             peer,
             come: vec![],
+            message: vec![],
+            message_ended: false,
         };
         let (frame, _) = connection.next();
         assert!(matches!(frame, Frame::Reply(..)), "{frame:?} is no reply");
@@ -216,17 +247,35 @@ impl Connection {
     /// The next frame for the peer, with its payload.
     #[track_caller]
     fn next(&mut self) -> (Frame, Vec<u8>) {
+        self.next_or_end().expect("a frame, and not the end")
+    }
+
+    #[track_caller]
+    fn next_or_end(&mut self) -> Option<(Frame, Vec<u8>)> {
         loop {
             if let Some((frame, fields, payload)) = frames::decode(&self.come).unwrap()
                 && self.come.len() >= fields + payload
             {
                 let data = self.come[fields..fields + payload].to_vec();
                 self.come.drain(..fields + payload);
-                return (frame, data);
+                if std::mem::take(&mut self.message_ended) {
+                    self.message.clear();
+                }
+                if let Frame::Send { flags, .. }
+                | Frame::Write { flags, .. }
+                | Frame::Data { flags, .. } = frame
+                {
+                    self.message.extend_from_slice(&data);
+                    self.message_ended = flags.contains(Flags::LAST);
+                }
+                return Some((frame, data));
             }
             let mut buffer = [0; 65_536];
-            let n = self.peer.0.read(&mut buffer).expect("a frame");
-            assert!(n > 0, "the connection has ended");
+            let n = match self.peer.0.read(&mut buffer) {
+                Ok(0) => return None,
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return None,
+                result => result.expect("a frame"),
+            };
             self.come.extend_from_slice(&buffer[..n]);
         }
     }
@@ -234,11 +283,7 @@ impl Connection {
 
 /// What no honest peer says on a connection, made with something to address.
 fn bad_words(at: Remote) -> Vec<(&'static str, Vec<u8>)> {
-    let send = |seq, flags| Frame::Send {
-        seq,
-        flags,
-        imm: 0,
-    };
+    let send = |seq, flags| Frame::Send { seq, flags, imm: 0 };
     let write = |seq, flags, left| Frame::Write {
         seq,
         flags,
@@ -268,17 +313,38 @@ fn bad_words(at: Remote) -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("garbage", pattern(3, 5000)),
         ("a request", request()),
-        ("a reply", encoded(&Frame::Reply(PARAMS, Private::NONE), &[])),
+        (
+            "a reply",
+            encoded(&Frame::Reply(PARAMS, Private::NONE), &[]),
+        ),
         ("a second ready", encoded(&Frame::Ready, &[])),
         ("the end of an end", encoded(&Frame::Disconnected, &[])),
-        ("a rejection", encoded(&Frame::Reject(28, Private::NONE), &[])),
+        (
+            "a rejection",
+            encoded(&Frame::Reject(28, Private::NONE), &[]),
+        ),
         ("a message out of order", encoded(&send(5, ALONE), &[])),
-        ("the end of a message that did not begin", encoded(&send(0, Flags::LAST), &[1])),
+        (
+            "the end of a message that did not begin",
+            encoded(&send(0, Flags::LAST), &[1]),
+        ),
         ("a write out of order", encoded(&write(9, ALONE, 1), &[1])),
-        ("the end of a write that did not begin", encoded(&write(0, Flags::LAST, 1), &[1])),
-        ("a write with less than it has", encoded(&write(0, ALONE, 1), &[1, 2])),
-        ("a last part that is not the last", encoded(&write(0, ALONE, 10), &[1, 2])),
-        ("a part that is the last and does not say so", encoded(&write(0, Flags::FIRST, 2), &[1, 2])),
+        (
+            "the end of a write that did not begin",
+            encoded(&write(0, Flags::LAST, 1), &[1]),
+        ),
+        (
+            "a write with less than it has",
+            encoded(&write(0, ALONE, 1), &[1, 2]),
+        ),
+        (
+            "a last part that is not the last",
+            encoded(&write(0, ALONE, 10), &[1, 2]),
+        ),
+        (
+            "a part that is the last and does not say so",
+            encoded(&write(0, Flags::FIRST, 2), &[1, 2]),
+        ),
         (
             "a message within a write",
             [
@@ -289,7 +355,11 @@ fn bad_words(at: Remote) -> Vec<(&'static str, Vec<u8>)> {
         ),
         (
             "a read within a write",
-            [encoded(&write(0, Flags::FIRST, 10), &[1, 2]), encoded(&read(0), &[])].concat(),
+            [
+                encoded(&write(0, Flags::FIRST, 10), &[1, 2]),
+                encoded(&read(0), &[]),
+            ]
+            .concat(),
         ),
         ("a read out of order", encoded(&read(1), &[])),
         ("an atomic out of order", {
@@ -309,13 +379,34 @@ fn bad_words(at: Remote) -> Vec<(&'static str, Vec<u8>)> {
             )
         }),
         ("a flush of an unknown kind", flush),
-        ("data that nobody asked for", encoded(&Frame::Data { seq: 0, flags: ALONE }, &[1])),
-        ("a value that nobody asked for", encoded(&Frame::Value { seq: 0, value: 1 }, &[])),
-        ("an acknowledgement of what was not sent", encoded(&Frame::Ack(0), &[])),
+        (
+            "data that nobody asked for",
+            encoded(
+                &Frame::Data {
+                    seq: 0,
+                    flags: ALONE,
+                },
+                &[1],
+            ),
+        ),
+        (
+            "a value that nobody asked for",
+            encoded(&Frame::Value { seq: 0, value: 1 }, &[]),
+        ),
+        (
+            "an acknowledgement of what was not sent",
+            encoded(&Frame::Ack(0), &[]),
+        ),
         ("one of much later", encoded(&Frame::Ack(1 << 30), &[])),
-        ("a refusal of what was not sent", encoded(&Frame::Nak(0, Nak::AccessError), &[])),
+        (
+            "a refusal of what was not sent",
+            encoded(&Frame::Nak(0, Nak::AccessError), &[]),
+        ),
         ("an unknown refusal", nak),
-        ("no receive for what was not sent", encoded(&Frame::NotReady { seq: 0, timer: 1 }, &[])),
+        (
+            "no receive for what was not sent",
+            encoded(&Frame::NotReady { seq: 0, timer: 1 }, &[]),
+        ),
         ("an unknown time", timer),
         ("a payload longer than any", long),
         ("more reads than were agreed", {
@@ -332,7 +423,10 @@ fn bad_words(at: Remote) -> Vec<(&'static str, Vec<u8>)> {
 
 #[test]
 fn who_speaks_badly_loses_the_connection() {
-    let names: Vec<_> = bad_words(Remote { addr: 0, rkey: 0 }).into_iter().map(|(name, _)| name).collect();
+    let names: Vec<_> = bad_words(Remote { addr: 0, rkey: 0 })
+        .into_iter()
+        .map(|(name, _)| name)
+        .collect();
     for (i, name) in names.into_iter().enumerate() {
         let mut connection = Connection::new();
         let memory = connection.server.memory(1 << 20, ALL);
@@ -359,8 +453,14 @@ fn answers_that_do_not_fit_lose_the_connection() {
         ("data for a write", data(2, ALONE, 8)),
         ("a value for a read", value(0)),
         ("a value for a write", value(2)),
-        ("data twice", [data(0, ALONE, 8), data(0, ALONE, 8)].concat()),
-        ("a value twice", [data(0, ALONE, 8), value(1), value(1)].concat()),
+        (
+            "data twice",
+            [data(0, ALONE, 8), data(0, ALONE, 8)].concat(),
+        ),
+        (
+            "a value twice",
+            [data(0, ALONE, 8), value(1), value(1)].concat(),
+        ),
         ("an acknowledgement too many", ack(3)),
     ] {
         eprintln!("{name}");
@@ -419,7 +519,11 @@ fn repeats(name: &str, before: &[Vec<u8>], again: &[u8]) {
         connection.peer.say(words);
     }
     let chunk = again.repeat(64 * 1024 / again.len() + 1);
-    connection.peer.0.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
+    connection
+        .peer
+        .0
+        .set_write_timeout(Some(Duration::from_millis(200)))
+        .unwrap();
     let start = resident();
     let end = Instant::now() + Duration::from_millis(700);
     let mut said = 0;
@@ -437,7 +541,10 @@ fn repeats(name: &str, before: &[Vec<u8>], again: &[u8]) {
         }
     }
     let grown = resident().saturating_sub(start);
-    assert!(grown < 16 << 20, "{name}: {said} bytes of it have made the process grow by {grown}");
+    assert!(
+        grown < 16 << 20,
+        "{name}: {said} bytes of it have made the process grow by {grown}"
+    );
 }
 
 #[test]
@@ -451,7 +558,11 @@ fn what_is_repeated_does_not_add_up() {
         repeats("a message without a receive", &[], &encoded(&send, &[]));
         repeats("failure", &[], &encoded(&Frame::Failed, &[]));
         repeats("readiness", &[], &encoded(&Frame::ReadyAgain, &[]));
-        repeats("an old acknowledgement", &[], &encoded(&Frame::Ack(u32::MAX), &[]));
+        repeats(
+            "an old acknowledgement",
+            &[],
+            &encoded(&Frame::Ack(u32::MAX), &[]),
+        );
         repeats(
             "messages after the end",
             &[encoded(&Frame::Disconnect, &[])],
@@ -483,58 +594,186 @@ fn many_strangers_cost_little() {
                 half.push(silent);
             }
             while readable(listener.channel.fd(), NOW) {
-                drop(Id(listener.channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id));
+                drop(Id(listener
+                    .channel
+                    .expect(RDMA_CM_EVENT_CONNECT_REQUEST)
+                    .id));
             }
         }
         let grown = resident().saturating_sub(before);
-        assert!(grown < 32 << 20, "600 strangers have made the process grow by {grown}");
+        assert!(
+            grown < 32 << 20,
+            "600 strangers have made the process grow by {grown}"
+        );
         is_well(&listener);
     });
 }
 
 // ---- what only a peer that does not read can show ----
 
+/// Sets how much the peer takes without being read from, and has the server's socket hold little
+/// more: what is for the peer waits at the server then, cut wherever.
+fn takes(connection: &Connection, size: i32) {
+    use std::os::fd::AsRawFd;
+    let set = |fd, option, size: i32| {
+        let value = (&raw const size).cast();
+        let result = c!(libc::setsockopt(fd, libc::SOL_SOCKET, option, value, 4));
+        good("setsockopt", result);
+    };
+    set(connection.peer.0.as_raw_fd(), libc::SO_RCVBUF, size);
+    let here = connection.peer.0.local_addr().unwrap();
+    let sockets = std::fs::read_dir("/proc/self/fd").unwrap();
+    let mut ours = sockets.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let ours = ours.find(|fd: &i32| {
+        use std::os::fd::FromRawFd;
+        // It is only looked at, and not this one's to close.
+        let socket = std::mem::ManuallyDrop::new(c!(TcpStream::from_raw_fd(*fd)));
+        socket.peer_addr().is_ok_and(|peer| peer == here)
+    });
+    set(ours.expect("the server's socket"), libc::SO_SNDBUF, 100_000);
+}
+
+/// One frame each, of which one is on its way when nothing fits any more.
+const LEN: usize = 250_000;
+const MANY: u32 = 16;
+
+/// Deregisters and changes the memory, once the server can not send any more.
+fn deregistered_while_it_waits(mut memory: Memory) -> Memory {
+    std::thread::sleep(Duration::from_millis(50));
+    memory = soon("ibv_dereg_mr", move || {
+        memory.deregister();
+        memory
+    });
+    memory.fill(0);
+    memory
+}
+
 #[test]
-fn memory_is_deregistered_though_the_peer_takes_nothing() {
-    const LEN: usize = 250_000;
-    let mut connection = Connection::new();
-    let mut source = connection.server.memory(LEN, ALL);
-    source.fill(0x11);
-    let At { addr, rkey } = source.at(0);
-    // More than fits on the way: the last answers have not begun, and one is in its middle.
-    const ROUNDS: u32 = 20;
-    let (at, len) = (Remote { addr, rkey }, LEN as u32);
-    for seq in 0..4 {
-        connection.say(Frame::Read { seq, at, len }, &[]);
-    }
-    let mut asked = 4;
-    let mut answered = 0;
-    // The data of those that are answered is right.
-    while asked < ROUNDS {
-        let (frame, data) = connection.next();
-        if matches!(frame, Frame::Data { .. }) {
-            same("an answer", &data, &vec![0x11; data.len()]);
-            answered += 1;
-            connection.say(Frame::Read { seq: asked, at, len }, &[]);
-            asked += 1;
+fn memory_is_deregistered_though_its_reader_takes_nothing() {
+    for round in 0..4 {
+        let mut connection = Connection::new();
+        takes(&connection, 65_536);
+        let source = connection.server.memory(LEN, ALL);
+        source.fill(0x11);
+        let At { addr, rkey } = source.at(0);
+        let (at, len) = (Remote { addr, rkey }, LEN as u32 - round);
+        for seq in 0..MANY {
+            connection.say(Frame::Read { seq, at, len }, &[]);
         }
-    }
-    let source_is = Shared(&raw mut source);
-    soon("ibv_dereg_mr", move || c!((*source_is.get()).deregister()));
-    source.fill(0);
-    loop {
-        let (frame, data) = connection.next();
-        match frame {
-            Frame::Data { .. } => {
-                same("an answer that was given", &data, &vec![0x11; data.len()]);
-                answered += 1;
+        let _source = deregistered_while_it_waits(source);
+        takes(&connection, 4 << 20);
+        let (mut answered, mut got) = (0, 0);
+        loop {
+            match connection.next() {
+                (Frame::Data { seq, flags }, data) => {
+                    assert_eq!(seq, answered);
+                    got += data.len();
+                    // What is not all of an answer need not be right.
+                    if flags.contains(Flags::LAST) {
+                        assert_eq!(got, len as usize, "the length of answer {seq}");
+                        same(
+                            &format!("answer {seq}"),
+                            &connection.message,
+                            &vec![0x11; got],
+                        );
+                        (answered, got) = (answered + 1, 0);
+                        assert!(answered < MANY, "all was answered, and so nothing waited");
+                    }
+                }
+                (Frame::Nak(seq, Nak::AccessError), _) => {
+                    assert_eq!(seq, answered);
+                    break;
+                }
+                (other, _) => panic!("{other:?}"),
             }
-            Frame::Nak(_, Nak::AccessError) => break,
-            Frame::Ack(_) => {}
-            other => panic!("{other:?}"),
         }
-        if answered == ROUNDS {
-            break;
+    }
+}
+
+#[test]
+fn memory_is_deregistered_though_the_one_it_is_sent_to_takes_nothing() {
+    for write in [false, true] {
+        let mut connection = Connection::new();
+        takes(&connection, 65_536);
+        let source = connection.server.memory(LEN, LOCAL);
+        source.fill(0x11);
+        let op = match write {
+            true => Op::Write(At { addr: 8, rkey: 1 }),
+            false => Op::Send,
+        };
+        let wrs: Vec<Wr> = (0..MANY.into())
+            .map(|id| Wr::new(id, op, vec![source.sge(0, LEN)]))
+            .collect();
+        connection.server.post_by(Interface::List, &wrs);
+        let _source = deregistered_while_it_waits(source);
+        takes(&connection, 4 << 20);
+        let mut sent = 0;
+        while let Some((frame, _)) = connection.next_or_end() {
+            match frame {
+                Frame::Send { seq, flags, .. } | Frame::Write { seq, flags, .. } => {
+                    if flags.contains(Flags::LAST) {
+                        same(
+                            &format!("message {sent}"),
+                            &connection.message,
+                            &[0x11; LEN],
+                        );
+                        connection.say(Frame::Ack(seq), &[]);
+                        sent += 1;
+                        assert!(sent < MANY, "all were sent, and so nothing waited");
+                    }
+                }
+                Frame::Failed => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        for id in 0..sent.into() {
+            connection.server.send_cq.expect(id, SUCCESS);
+        }
+        connection.server.send_cq.expect(sent.into(), LOC_PROT);
+    }
+}
+
+#[test]
+fn requests_are_flushed_though_the_one_they_are_for_takes_nothing() {
+    for disconnects in [false, true] {
+        let mut connection = Connection::new();
+        takes(&connection, 65_536);
+        let source = connection.server.memory(LEN, LOCAL);
+        source.fill(0x11);
+        let wrs: Vec<Wr> = (0..MANY.into())
+            .map(|id| Wr::new(id, Op::Send, vec![source.sge(0, LEN)]))
+            .collect();
+        connection.server.post_by(Interface::List, &wrs);
+        std::thread::sleep(Duration::from_millis(50));
+        if disconnects {
+            connection.server.id.disconnect();
+        } else {
+            connection.server.fail();
+        }
+        for id in 0..MANY.into() {
+            connection.server.send_cq.expect(id, FLUSHED);
+        }
+        // It is the program's again.
+        source.fill(0);
+        takes(&connection, 4 << 20);
+        let mut sent = 0;
+        loop {
+            match connection.next() {
+                (Frame::Send { flags, .. }, _) => {
+                    if flags.contains(Flags::LAST) {
+                        same(
+                            &format!("message {sent}"),
+                            &connection.message,
+                            &[0x11; LEN],
+                        );
+                        sent += 1;
+                        assert!(sent < MANY, "all were sent, and so nothing waited");
+                    }
+                }
+                (Frame::Failed, _) if !disconnects => break,
+                (Frame::Disconnect, _) if disconnects => break,
+                (other, _) => panic!("{other:?}"),
+            }
         }
     }
 }
