@@ -1,24 +1,35 @@
 //! The C programs that need a verbs device (c-tests/device), server and client, over the original
 //! library and ours in all four pairings.
 //!
-//!     cargo test --test device                        in a virtual machine, on both of its kernels
+//!     cargo test --test device                        on softverbs, then in a virtual machine on rxe
 //!     cargo test --test device -- ops/flush           the cases whose name has this in it
-//!     cargo test --test device -- --kernel old        on one of the two kernels: new, old
+//!     cargo test --test device -- --on softverbs      on one of the two only: softverbs, vm
+//!     cargo test --test device -- --kernel old        as one of the two kernels has it: new, old
 //!     cargo test --test device -- --pairing ours-original
 //!                                                     server over ours, client over the original
 //!     RPMA_TEST_DEVICE=192.0.2.7 cargo test --test device
 //!                                                     on this machine's device with that address
 //!
 //! RPMA_TEST_DEVICE6 adds an IPv6 address, RPMA_TEST_PMEM a device-DAX file to overwrite. In the
-//! virtual machine (scripts/vm) this very program runs again, with what it needs beside it. The last
-//! test, of persistence, cuts the power and so is for the virtual machine only.
+//! virtual machine (scripts/vm) this very program runs again, with what it needs beside it, on the
+//! kernel's device: the new kernel's has native flush and atomic write, the old one's has neither.
+//! What the original gives there is recorded (tests/support/rxe-*.transcripts), compared each time,
+//! and what softverbs is compared with; RPMA_UPDATE_TRANSCRIPTS=1 records it anew.
+//!
+//! The last test, of persistence, ends as badly as possible once the bytes are flushed: the virtual
+//! machine's power is cut, the processes over softverbs are killed.
 
+#[path = "support/recording.rs"]
+mod recording;
 mod support;
 #[path = "support/transcript.rs"]
 mod transcript;
 
+use recording::{Deviation, Recording};
 use std::env;
+use std::ffi::OsString;
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Mutex;
@@ -39,11 +50,16 @@ const TEST: &str = "device-test";
 const OURS_DIR: &str = "ours";
 /// How many passed and failed, and the numbers of the differences that showed.
 const RESULT: &str = "out/result";
+/// What the original printed.
+const TRANSCRIPTS: &str = "out/transcripts";
 /// An original from the time before native flush; the virtual machine has it there.
 const OLDER: &str = "/usr/lib/librpma-1.2.0";
+/// Asks to record the transcripts.
+const UPDATE: &str = "RPMA_UPDATE_TRANSCRIPTS";
 
 /// The virtual machine's kernels: with native flush and atomic write, and without.
 const KERNELS: [&str; 2] = ["new", "old"];
+const DEVICES: [&str; 2] = ["softverbs", "vm"];
 /// Server and client; the original with itself is always run, for comparison.
 const PAIRINGS: [&str; 3] = ["original-ours", "ours-original", "ours-ours"];
 
@@ -55,6 +71,7 @@ const PERSISTENCE: &str = "persistence";
 #[derive(Default)]
 struct Wanted {
     names: Vec<String>,
+    on: Option<String>,
     kernel: Option<String>,
     pairing: Option<String>,
     /// Only say what there is.
@@ -70,6 +87,7 @@ impl Wanted {
         while let Some(arg) = args.next() {
             let mut value = || args.next().ok_or(format!("{arg} needs a value"));
             match arg.as_str() {
+                "--on" => wanted.on = Some(value()?),
                 "--kernel" => wanted.kernel = Some(value()?),
                 "--pairing" => wanted.pairing = Some(value()?),
                 "--beside" => wanted.beside = Some(value()?.into()),
@@ -88,6 +106,7 @@ impl Wanted {
             }
             _ => Ok(()),
         };
+        known(&wanted.on, &DEVICES)?;
         known(&wanted.kernel, &KERNELS)?;
         known(&wanted.pairing, &PAIRINGS)?;
         Ok(wanted)
@@ -95,6 +114,15 @@ impl Wanted {
 
     fn wants(&self, name: &str) -> bool {
         self.names.is_empty() || self.names.iter().any(|part| name.contains(part.as_str()))
+    }
+
+    fn wants_on(&self, device: &str) -> bool {
+        self.on.as_ref().is_none_or(|one| one == device)
+    }
+
+    fn kernels(&self) -> impl Iterator<Item = &'static str> {
+        let kernels = KERNELS.into_iter();
+        kernels.filter(|kernel| self.kernel.as_ref().is_none_or(|one| one == kernel))
     }
 
     fn everything(&self) -> bool {
@@ -137,12 +165,9 @@ fn main() -> ExitCode {
         }
     };
     let good = match (&wanted.beside, env::var("RPMA_TEST_DEVICE")) {
-        (Some(dir), Ok(address)) => Run::new(dir, &address, &wanted).all(),
-        (None, Ok(address)) => {
-            let dir = prepare();
-            Run::new(&dir, &address, &wanted).all()
-        }
-        (None, Err(_)) => in_virtual_machines(&wanted),
+        (Some(dir), Ok(address)) => Run::new(dir, &Device::of_kernel(&address), &wanted).all(),
+        (None, Ok(address)) => Run::new(&prepare(), &Device::of_machine(&address), &wanted).all(),
+        (None, Err(_)) => on_software_devices(&wanted),
         (Some(_), Err(_)) => {
             eprintln!("--beside needs RPMA_TEST_DEVICE");
             false
@@ -184,47 +209,148 @@ impl Case {
         }
         all
     }
+}
 
-    /// The variable that it needs and that is not there.
-    fn missing(&self) -> Option<&'static str> {
-        let needed = match self.id.as_str() {
-            "ops/ipv6" => "RPMA_TEST_DEVICE6",
-            "errors/pmem" => "RPMA_TEST_PMEM",
-            _ => return None,
-        };
-        env::var_os(needed).is_none().then_some(needed)
+/// Why softverbs does not run a case.
+const NOT_OVER_SOFTVERBS: &[(&str, &str)] = &[
+    (
+        "memory/shortages",
+        "softverbs takes its memory where librpma does, and Rust ends a process that has none",
+    ),
+    (
+        "setup/no-device",
+        "softverbs has all addresses of the machine",
+    ),
+];
+/// One that asks for the way to an address out there, which the recording's machine had not.
+const NEEDS_ISOLATION: &str = "setup/addresses";
+
+/// What the cases run on.
+struct Device {
+    address: String,
+    address6: Option<OsString>,
+    pmem: Option<OsString>,
+    /// What makes a program find it.
+    env: Vec<(&'static str, OsString)>,
+    /// Whether it is one that there are recorded transcripts of, or that is to be as those.
+    kind: DeviceKind,
+    /// Whether there is no way from it to anywhere.
+    isolated: bool,
+    original: PathBuf,
+    older: PathBuf,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum DeviceKind {
+    Rxe,
+    Softverbs,
+    Other,
+}
+
+impl Device {
+    /// The machine's own, whatever that is.
+    fn of_machine(address: &str) -> Self {
+        Self {
+            address: address.to_string(),
+            address6: env::var_os("RPMA_TEST_DEVICE6"),
+            pmem: env::var_os("RPMA_TEST_PMEM"),
+            env: vec![],
+            kind: DeviceKind::Other,
+            isolated: false,
+            original: support::original(),
+            older: PathBuf::from(OLDER).join("librpma.so.0"),
+        }
     }
+
+    /// That of the virtual machine.
+    fn of_kernel(address: &str) -> Self {
+        let kind = DeviceKind::Rxe;
+        Self {
+            kind,
+            ..Self::of_machine(address)
+        }
+    }
+
+    /// One in software, with the abilities of the kernel's.
+    fn of_softverbs(kernel: &str, pmem: &Path, isolated: bool) -> Self {
+        let native = if kernel == "new" { "on" } else { "off" };
+        let set = |name, value: &str| (name, value.into());
+        Self {
+            address: "127.0.0.1".to_string(),
+            address6: Some("::1".into()),
+            pmem: Some(pmem.into()),
+            env: vec![
+                ("LD_PRELOAD", support::softverbs().into()),
+                ("RPMA_TEST_DEVICE6", "::1".into()),
+                ("RPMA_TEST_PMEM", pmem.into()),
+                set("SOFTVERBS_FLUSH", native),
+                set("SOFTVERBS_ATOMIC_WRITE", native),
+                set("SOFTVERBS_ODP", "off"),
+            ],
+            kind: DeviceKind::Softverbs,
+            isolated,
+            original: support::original_of("1.3.0"),
+            older: support::original_of("1.2.0"),
+        }
+    }
+
+    /// Why a case cannot run there.
+    fn lacks(&self, case: &str) -> Option<&'static str> {
+        let not = NOT_OVER_SOFTVERBS.iter().find(|(name, _)| *name == case);
+        match case {
+            "ops/ipv6" if self.address6.is_none() => Some("RPMA_TEST_DEVICE6 is not set"),
+            "errors/pmem" if self.pmem.is_none() => Some("RPMA_TEST_PMEM is not set"),
+            NEEDS_ISOLATION if self.kind == DeviceKind::Softverbs && !self.isolated => {
+                Some("no network namespace may be made here")
+            }
+            _ if self.kind == DeviceKind::Softverbs => not.map(|(_, why)| *why),
+            _ => None,
+        }
+    }
+}
+
+/// What came of the cases.
+#[derive(Default)]
+struct Results {
+    tally: Tally,
+    /// The numbers of the differences that showed.
+    shown: Vec<&'static str>,
+    /// What the original printed.
+    transcripts: Recording,
 }
 
 /// One run of the cases on a device.
 struct Run<'a> {
     dir: &'a Path,
-    address: &'a str,
+    device: &'a Device,
     wanted: &'a Wanted,
     original: Library,
     ours: Library,
     known: Vec<Difference>,
     place: Place,
+    recording: Option<Recording>,
+    deviations: Vec<Deviation>,
+    /// Those that showed.
+    seen: Mutex<Vec<usize>>,
 }
 
 impl<'a> Run<'a> {
-    fn new(dir: &'a Path, address: &'a str, wanted: &'a Wanted) -> Self {
-        let original = Library {
-            name: ORIGINAL,
-            dir: support::original().parent().unwrap().to_path_buf(),
-        };
-        let ours = Library {
-            name: OURS,
-            dir: dir.join(OURS_DIR),
+    fn new(dir: &'a Path, device: &'a Device, wanted: &'a Wanted) -> Self {
+        let library = |name, dir| Library {
+            env: device.env.clone(),
+            ..Library::new(name, dir)
         };
         Self {
             dir,
-            address,
+            device,
             wanted,
-            original,
-            ours,
+            original: library(ORIGINAL, device.original.parent().unwrap().to_path_buf()),
+            ours: library(OURS, dir.join(OURS_DIR)),
             known: transcript::known(),
             place: Place::Any,
+            recording: None,
+            deviations: vec![],
+            seen: Mutex::default(),
         }
     }
 
@@ -237,62 +363,89 @@ impl<'a> Run<'a> {
         let native = match self.run(&capabilities, &self.ours, &self.ours) {
             Ok(device) => device[0].value("native flush") == Some("yes"),
             Err(error) => {
-                println!("FAILED  the device at {}: {error}", self.address);
+                println!("FAILED  the device at {}: {error}", self.device.address);
                 return false;
             }
         };
         self.place = if native { Place::Native } else { Place::Raw };
         let flush = if native { "native" } else { "no native" };
-        println!("device at {}, with {flush} flush", self.address);
+        println!("device at {}, with {flush} flush", self.device.address);
+        let record = env::var_os(UPDATE).is_some() && self.device.kind == DeviceKind::Rxe;
+        if self.device.kind != DeviceKind::Other && !record {
+            self.recording = Some(Recording::of(self.place));
+        }
+        if self.device.kind == DeviceKind::Softverbs {
+            self.deviations = recording::deviations(self.place);
+        }
 
         let mut cases = Case::all(self.dir, &self.original);
         cases.retain(|case| self.wanted.wants(&case.id));
-        cases.retain(|case| match case.missing() {
-            Some(missing) => {
-                println!("skipped {}: {missing} is not set", case.id);
+        cases.retain(|case| match self.device.lacks(&case.id) {
+            Some(why) => {
+                println!("skipped {}: {why}", case.id);
                 false
             }
             None => true,
         });
         let next = AtomicUsize::new(0);
-        let results = Mutex::new((Tally::default(), vec![]));
+        let results = Mutex::new(Results::default());
         thread::scope(|scope| {
             for _ in 0..WORKERS {
                 scope.spawn(|| {
                     while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
                         let start = Instant::now();
-                        let (problems, numbers) = self.case(case);
-                        let (tally, shown) = &mut *results.lock().unwrap();
-                        shown.extend(numbers);
-                        tally.note(&case.id, start, &problems, &self.rerun(&case.id));
+                        let (problems, shown, transcripts) = self.case(case);
+                        let mut results = results.lock().unwrap();
+                        results.shown.extend(shown);
+                        for transcript in &transcripts {
+                            results.transcripts.add(&case.id, transcript);
+                        }
+                        let rerun = self.rerun(&case.id);
+                        results.tally.note(&case.id, start, &problems, &rerun);
                     }
                 });
             }
         });
-        let (mut tally, mut shown) = results.into_inner().unwrap();
-        self.older_headers(&mut tally, &mut shown);
+        let mut results = results.into_inner().unwrap();
+        self.older_headers(&mut results);
+        if self.wanted.names.is_empty() {
+            let seen = self.seen.lock().unwrap();
+            let rows = self.deviations.iter().enumerate();
+            for (_, unseen) in rows.filter(|(row, _)| !seen.contains(row)) {
+                println!("FAILED  softverbs.table: {}", unseen.unseen());
+                results.tally.failed += 1;
+            }
+        }
+        let Results {
+            tally,
+            shown,
+            transcripts,
+        } = results;
         println!("{} passed, {} failed", tally.passed, tally.failed);
 
-        shown.sort_unstable();
-        shown.dedup();
         let result = format!("{} {} {}", tally.passed, tally.failed, shown.join(" "));
-        let file = self.dir.join(RESULT);
-        fs::create_dir_all(file.parent().unwrap()).unwrap();
-        fs::write(file, result).unwrap();
+        fs::create_dir_all(self.dir.join(RESULT).parent().unwrap()).unwrap();
+        fs::write(self.dir.join(RESULT), result).unwrap();
+        fs::write(self.dir.join(TRANSCRIPTS), transcripts.text()).unwrap();
         // Nothing at all to do is right only if that was asked for.
         tally.failed == 0 && (tally.passed > 0 || !self.wanted.names.is_empty())
     }
 
     fn rerun(&self, id: &str) -> String {
-        match (&self.wanted.beside, &self.wanted.kernel) {
-            (Some(_), Some(kernel)) => {
-                format!("cargo test --test device -- {id} --kernel {kernel}")
+        let kernel = if self.place == Place::Raw {
+            "old"
+        } else {
+            "new"
+        };
+        let on = match self.device.kind {
+            DeviceKind::Rxe => "vm",
+            DeviceKind::Softverbs => "softverbs",
+            DeviceKind::Other => {
+                let address = &self.device.address;
+                return format!("RPMA_TEST_DEVICE={address} cargo test --test device -- {id}");
             }
-            _ => format!(
-                "RPMA_TEST_DEVICE={} cargo test --test device -- {id}",
-                self.address
-            ),
-        }
+        };
+        format!("cargo test --test device -- {id} --on {on} --kernel {kernel}")
     }
 
     /// The transcripts of all sides of one case over one pair of libraries.
@@ -303,7 +456,7 @@ impl<'a> Run<'a> {
         client: &Library,
     ) -> Result<Vec<Transcript>, String> {
         let program = self.program(case.program);
-        let (name, address) = (&case.name, self.address);
+        let (name, address) = (&case.name, self.device.address.as_str());
         if case.kind == Kind::Pair {
             transcript::run_pair(&program, name, address, server, client).map(Vec::from)
         } else {
@@ -312,8 +465,8 @@ impl<'a> Run<'a> {
     }
 
     /// Runs a case in all pairings. The original with itself is what the others are compared with.
-    /// Gives what is wrong, and the numbers of the differences that showed.
-    fn case(&self, case: &Case) -> (Vec<String>, Vec<&'static str>) {
+    /// Gives what is wrong, the numbers of the differences that showed, and the original's transcripts.
+    fn case(&self, case: &Case) -> (Vec<String>, Vec<&'static str>, Vec<Transcript>) {
         let (original, ours) = (&self.original, &self.ours);
         let pairings = match case.kind {
             Kind::Pair => vec![(original, ours), (ours, original), (ours, ours)],
@@ -321,11 +474,12 @@ impl<'a> Run<'a> {
             Kind::Own => {
                 let result = self.run(case, ours, ours);
                 let problem = result.and_then(|got| transcript::check_own(&got[0])).err();
-                return (problem.into_iter().collect(), vec![]);
+                return (problem.into_iter().collect(), vec![], vec![]);
             }
         };
         let mut seen = vec![];
         let mut problems = vec![];
+        let mut of_original = vec![];
         let mut compare = |reference: &[Transcript], transcripts: &[Transcript]| {
             for (expected, transcript) in reference.iter().zip(transcripts) {
                 let (id, known, place) = (&case.id, &self.known, self.place);
@@ -336,6 +490,7 @@ impl<'a> Run<'a> {
         match self.run(case, original, original) {
             Ok(reference) => {
                 problems.extend(compare(&reference, &reference).err());
+                problems.extend(self.compare_recorded(&case.id, &reference));
                 for (server, client) in pairings {
                     let pairing = format!("{}-{}", server.name, client.name);
                     if self
@@ -348,6 +503,7 @@ impl<'a> Run<'a> {
                         problems.extend(result.and_then(|got| compare(&reference, &got)).err());
                     }
                 }
+                of_original = reference;
             }
             Err(error) => problems.push(error),
         }
@@ -355,23 +511,40 @@ impl<'a> Run<'a> {
             problems = transcript::unseen(&case.id, self.place, &self.known, &seen);
         }
         let numbers = seen.iter().map(|(row, _)| self.known[*row].number);
-        (problems, numbers.collect())
+        (problems, numbers.collect(), of_original)
+    }
+
+    /// What is not as it was recorded on rxe, where it is to be.
+    fn compare_recorded(&self, case: &str, transcripts: &[Transcript]) -> Vec<String> {
+        let Some(recording) = &self.recording else {
+            return vec![];
+        };
+        let mut seen = self.seen.lock().unwrap();
+        let compare = |transcript| recording.compare(case, transcript, &self.deviations, &mut seen);
+        transcripts
+            .iter()
+            .map(compare)
+            .filter_map(Result::err)
+            .collect()
     }
 
     /// D11: an original compiled with headers that know no native flush does not use it where the
     /// device has it; ours does, whatever it was compiled with.
-    fn older_headers(&self, tally: &mut Tally, shown: &mut Vec<&'static str>) {
+    fn older_headers(&self, results: &mut Results) {
         if self.place != Place::Native || !self.wanted.wants(OLDER_HEADERS) {
             return;
         }
-        let older = Library {
-            name: ORIGINAL,
-            dir: OLDER.into(),
-        };
-        if !older.dir.exists() {
-            println!("skipped {OLDER_HEADERS}: {OLDER} is not there");
+        if !self.device.older.exists() {
+            println!(
+                "skipped {OLDER_HEADERS}: {} is not there",
+                self.device.older.display()
+            );
             return;
         }
+        let older = Library {
+            dir: self.device.older.parent().unwrap().to_path_buf(),
+            ..self.original.clone()
+        };
         let start = Instant::now();
         let mut problems = vec![];
         let case = Case::new("ops", "flush".to_string(), Kind::Pair);
@@ -390,9 +563,11 @@ impl<'a> Run<'a> {
             }
         }
         if problems.is_empty() {
-            shown.push("D11");
+            results.shown.push("D11");
         }
-        tally.note(OLDER_HEADERS, start, &problems, &self.rerun(OLDER_HEADERS));
+        results
+            .tally
+            .note(OLDER_HEADERS, start, &problems, &self.rerun(OLDER_HEADERS));
     }
 }
 
@@ -431,40 +606,134 @@ fn vm(dir: &Path, options: &[&str], script: &str) -> bool {
     status.expect("scripts/vm").success()
 }
 
-fn in_virtual_machines(wanted: &Wanted) -> bool {
+fn on_software_devices(wanted: &Wanted) -> bool {
     let dir = prepare();
-    let ours = Library {
-        name: OURS,
-        dir: dir.join(OURS_DIR),
-    };
+    let ours = Library::new(OURS, dir.join(OURS_DIR));
     let mut names: Vec<_> = Case::all(&dir, &ours)
         .into_iter()
         .map(|case| case.id)
         .collect();
     names.push(OLDER_HEADERS.to_string());
-    names.retain(|name| wanted.wants(name));
     if wanted.list {
-        for name in names.iter().map(String::as_str).chain([PERSISTENCE]) {
+        names.push(PERSISTENCE.to_string());
+        for name in names.iter().filter(|name| wanted.wants(name)) {
             println!("{name}: test");
         }
         return true;
     }
+    let any_case = names.iter().any(|name| wanted.wants(name));
+    let mut good = true;
+    if wanted.wants_on("softverbs") {
+        good &= over_softverbs(&dir, wanted, any_case);
+    }
+    if wanted.wants_on("vm") {
+        good &= in_virtual_machines(&dir, wanted, any_case);
+    }
+    good
+}
 
+/// What a run said that is over: whether it was good, its tally, and the differences that showed.
+fn result_of(dir: &Path, good: bool, tally: &mut Tally, shown: &mut Vec<String>) {
+    let result = fs::read_to_string(dir.join(RESULT)).unwrap_or_default();
+    let mut words = result.split(' ').map(str::to_string);
+    let mut number = || words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
+    let (passed, failed): (usize, usize) = (number(), number());
+    tally.passed += passed;
+    tally.failed += if good { failed } else { failed.max(1) };
+    shown.extend(words);
+}
+
+/// All have to have shown somewhere, but D9, which is for tests/local.rs, and those that cannot.
+fn all_shown(tally: &mut Tally, shown: &[String], but: &[u32]) {
+    for number in (1..=12).filter(|number| *number != 9 && !but.contains(number)) {
+        if !shown.contains(&format!("D{number}")) {
+            println!("FAILED  D{number} did not show on any device");
+            tally.failed += 1;
+        }
+    }
+}
+
+/// On softverbs with the abilities of each kernel's device.
+fn over_softverbs(dir: &Path, wanted: &Wanted, any_case: bool) -> bool {
+    // What is needed may have to be fetched, before there is no way out.
+    support::softverbs();
+    support::original_of("1.3.0");
+    support::original_of("1.2.0");
+    // In a thread, since a namespace is for a thread and what it starts.
+    let run = || {
+        let isolated = isolate();
+        over_softverbs_here(dir, wanted, any_case, isolated)
+    };
+    thread::scope(|scope| scope.spawn(run).join().unwrap())
+}
+
+/// Leaves the thread with a network that is nothing but a loopback, as far as it may have one.
+fn isolate() -> bool {
+    // SAFETY: it changes nothing but what the thread sees of the network.
+    if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+        return false;
+    }
+    support::run(Command::new("ip").args(["link", "set", "lo", "up"]));
+    true
+}
+
+fn over_softverbs_here(dir: &Path, wanted: &Wanted, any_case: bool, isolated: bool) -> bool {
+    let pmem = dir.join("file");
     let mut tally = Tally::default();
     let mut shown = vec![];
-    for kernel in KERNELS {
-        if names.is_empty() || wanted.kernel.as_ref().is_some_and(|one| one != kernel) {
-            continue;
+    for kernel in wanted.kernels() {
+        let device = Device::of_softverbs(kernel, &pmem, isolated);
+        // As long as what of a device-DAX is mapped.
+        let file = fs::File::create(&pmem).unwrap();
+        (&file).write_all(&vec![0; 4 << 20]).unwrap();
+        file.sync_all().unwrap();
+        if any_case {
+            let start = Instant::now();
+            let _ = fs::remove_file(dir.join(RESULT));
+            let good = Run::new(dir, &device, wanted).all();
+            result_of(dir, good, &mut tally, &mut shown);
+            let seconds = start.elapsed().as_secs_f32();
+            println!("softverbs like kernel {kernel}: {seconds:.0} s\n");
         }
+        // Without native flush it takes memory that is persistent by itself.
+        if wanted.wants(PERSISTENCE) && kernel == "new" {
+            let start = Instant::now();
+            let problems: Vec<_> = killed(dir, &device, &pmem).err().into_iter().collect();
+            let rerun = format!("cargo test --test device -- {PERSISTENCE} --on softverbs");
+            tally.note(PERSISTENCE, start, &problems, &rerun);
+        }
+    }
+    if wanted.everything() {
+        // D1 is of addresses without a device.
+        all_shown(&mut tally, &shown, &[1]);
+    }
+    println!(
+        "over softverbs: {} passed, {} failed\n",
+        tally.passed, tally.failed
+    );
+    tally.failed == 0
+}
+
+fn in_virtual_machines(dir: &Path, wanted: &Wanted, any_case: bool) -> bool {
+    let mut tally = Tally::default();
+    let mut shown = vec![];
+    let record = env::var_os(UPDATE).is_some();
+    let mut native = Recording::of(Place::Native);
+    for kernel in wanted.kernels().filter(|_| any_case) {
         let start = Instant::now();
         let names = wanted.names.join("' '");
         let pairing = match &wanted.pairing {
             Some(pairing) => format!("--pairing {pairing}"),
             None => String::new(),
         };
+        let update = if record {
+            format!("{UPDATE}=1")
+        } else {
+            String::new()
+        };
         let script = format!(
             "#!/bin/sh\n\
-             export RPMA_TEST_DEVICE=$RPMA_VM_IP RPMA_TEST_DEVICE6=$RPMA_VM_IP6\n\
+             export RPMA_TEST_DEVICE=$RPMA_VM_IP RPMA_TEST_DEVICE6=$RPMA_VM_IP6 {update}\n\
              export RPMA_TEST_PMEM=$RPMA_VM_PMEM\n\
              exec ./{TEST} --beside . --kernel {kernel} {pairing} {}\n",
             if names.is_empty() {
@@ -474,32 +743,35 @@ fn in_virtual_machines(wanted: &Wanted) -> bool {
             }
         );
         let _ = fs::remove_file(dir.join(RESULT));
-        let good = vm(&dir, &["--kernel", kernel, "--timeout", "400"], &script);
-        let result = fs::read_to_string(dir.join(RESULT)).unwrap_or_default();
-        let mut words = result.split(' ').map(str::to_string);
-        let mut number = || words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
-        let (passed, failed): (usize, usize) = (number(), number());
-        tally.passed += passed;
-        tally.failed += if good { failed } else { failed.max(1) };
-        shown.extend(words);
+        let good = vm(dir, &["--kernel", kernel, "--timeout", "400"], &script);
+        result_of(dir, good, &mut tally, &mut shown);
+        if record && good && wanted.names.is_empty() {
+            let text = fs::read_to_string(dir.join(TRANSCRIPTS)).unwrap();
+            let (kind, text) = if kernel == "new" {
+                native = Recording::parse(&text);
+                ("native", text)
+            } else {
+                ("raw", Recording::parse(&text).without(&native).text())
+            };
+            let file = support::root().join(format!("tests/support/rxe-{kind}.transcripts"));
+            fs::write(&file, text).unwrap();
+            println!("recorded in {}", file.display());
+        }
         println!("kernel {kernel}: {:.0} s\n", start.elapsed().as_secs_f32());
     }
-    if wanted.wants(PERSISTENCE) && wanted.kernel.as_ref().is_none_or(|one| one == "new") {
+    if wanted.wants(PERSISTENCE) && wanted.kernels().any(|one| one == "new") {
         let start = Instant::now();
-        let problems: Vec<_> = persistence(&dir).err().into_iter().collect();
-        let rerun = format!("cargo test --test device -- {PERSISTENCE}");
+        let problems: Vec<_> = persistence(dir).err().into_iter().collect();
+        let rerun = format!("cargo test --test device -- {PERSISTENCE} --on vm");
         tally.note(PERSISTENCE, start, &problems, &rerun);
     }
-    // All but D9, which is for tests/local.rs.
     if wanted.everything() {
-        for number in (1..=12).filter(|number| *number != 9) {
-            if !shown.contains(&format!("D{number}")) {
-                println!("FAILED  D{number} did not show on any kernel");
-                tally.failed += 1;
-            }
-        }
+        all_shown(&mut tally, &shown, &[]);
     }
-    println!("in all: {} passed, {} failed", tally.passed, tally.failed);
+    println!(
+        "in the virtual machine: {} passed, {} failed",
+        tally.passed, tally.failed
+    );
     tally.failed == 0
 }
 
@@ -524,4 +796,82 @@ fn persistence(dir: &Path) -> Result<(), String> {
         return Err("what was flushed is not there after the power cut".to_string());
     }
     Ok(())
+}
+
+/// The same over softverbs, with the processes killed. The kernel keeps what it was given, so it
+/// must also say that there is nothing left that it would still have to write to the file.
+fn killed(dir: &Path, device: &Device, pmem: &Path) -> Result<(), String> {
+    const SEED: &str = "43";
+    let command = |args: &[&str]| {
+        let mut command = Command::new(dir.join("persist"));
+        command.args(args).envs(device.env.iter().cloned());
+        command.env("LD_LIBRARY_PATH", dir.join(OURS_DIR));
+        command
+    };
+    let path = pmem.to_str().unwrap();
+    let check = || command(&["check", path, SEED]).output().unwrap();
+    if check().status.success() {
+        return Err("the pattern is there before it is written".to_string());
+    }
+    let mut client = command(&["write", &device.address, path, SEED])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It ends by itself if it takes too long.
+    let mut said = vec![];
+    for line in BufReader::new(client.stdout.take().unwrap()).lines() {
+        said.push(line.unwrap());
+        if said.last().is_some_and(|line| line == "VM-HARD-OFF") {
+            break;
+        }
+    }
+    let unwritten = unwritten_by_child(client.id(), path);
+    // Which takes the server along.
+    let _ = client.kill();
+    let _ = client.wait();
+    if said.last().is_none_or(|line| line != "VM-HARD-OFF") {
+        let said = said.join("\n  ");
+        return Err(format!(
+            "what is written and flushed did not get to the end:\n  {said}"
+        ));
+    }
+    match unwritten {
+        Ok(0) => {}
+        Ok(kb) => {
+            return Err(format!(
+                "{kb} kB of what was flushed are not written to the file"
+            ));
+        }
+        Err(error) => return Err(format!("the server's mapping: {error}")),
+    }
+    let check = check();
+    if !check.status.success() {
+        let said = String::from_utf8_lossy(&check.stdout).into_owned();
+        return Err(format!(
+            "what was flushed is not there after the server was killed: {said}"
+        ));
+    }
+    Ok(())
+}
+
+/// How much of a file a child of that process has changed in its memory alone.
+fn unwritten_by_child(parent: u32, file: &str) -> Result<usize, String> {
+    let read = |path: String| fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"));
+    let children = read(format!("/proc/{parent}/task/{parent}/children"))?;
+    let maps = read(format!("/proc/{}/smaps", children.trim()))?;
+    let ours = maps.lines().skip_while(|line| !line.ends_with(file));
+    let dirty = ours
+        .skip(1)
+        .take_while(|line| !line.contains('-'))
+        .filter(|line| line.starts_with("Shared_Dirty:") || line.starts_with("Private_Dirty:"))
+        .map(|line| {
+            line.split_whitespace()
+                .nth(1)
+                .and_then(|kb| kb.parse::<usize>().ok())
+        })
+        .collect::<Option<Vec<_>>>();
+    match dirty {
+        Some(dirty) if !dirty.is_empty() => Ok(dirty.iter().sum()),
+        _ => Err(format!("no {file} in it:\n{maps}")),
+    }
 }

@@ -40,17 +40,8 @@ fn build(dir: &Path, name: &str, with: &str) -> PathBuf {
 fn compare(name: &str) {
     let dir = scratch(&format!("local-{name}"));
     symlink(release().join("librpma.so"), dir.join("librpma.so.0")).unwrap();
-    let original_library = Library {
-        name: ORIGINAL,
-        dir: original().parent().unwrap().to_path_buf(),
-    };
-    let libraries = [
-        original_library.clone(),
-        Library {
-            name: OURS,
-            dir: dir.clone(),
-        },
-    ];
+    let original_library = Library::new(ORIGINAL, original().parent().unwrap());
+    let libraries = [original_library.clone(), Library::new(OURS, &dir)];
     let builds = [ORIGINAL, OURS].map(|with| (with, build(&dir, name, with)));
     let cases = transcript::cases(&builds[0].1, &original_library);
     assert!(!cases.is_empty(), "{name} has no cases");

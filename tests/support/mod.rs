@@ -22,14 +22,29 @@ pub fn scratch(name: &str) -> PathBuf {
 /// Where the library in its release build lies, built here so that it is never a stale one.
 pub fn release() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
-    DIR.get_or_init(|| {
-        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
-        run(Command::new(env!("CARGO"))
-            .args(["build", "--release", "--locked", "--target-dir"])
-            .arg(target)
-            .current_dir(root()));
-        target.join("release")
-    })
+    DIR.get_or_init(|| build("librpma"))
+}
+
+/// The software device for programs to preload, built here as well.
+pub fn softverbs() -> PathBuf {
+    build("softverbs").join("libsoftverbs.so")
+}
+
+/// Builds a package of the workspace for release, and gives where it lies then.
+fn build(package: &str) -> PathBuf {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    run(Command::new(env!("CARGO"))
+        .args(["build", "--release", "--locked", "--package", package])
+        .arg("--target-dir")
+        .arg(target)
+        .current_dir(root()));
+    target.join("release")
+}
+
+/// Where the original library of that release is, fetched if need be.
+pub fn original_of(release: &str) -> PathBuf {
+    let (file, _) = run(Command::new(root().join("scripts/original")).arg(release));
+    file.trim_end().into()
 }
 
 /// What a command printed, stdout and stderr; it must succeed.

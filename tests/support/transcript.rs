@@ -3,6 +3,7 @@
 //! (`[D7] key: value`), and these have to be what each library is known to give.
 #![allow(dead_code, reason = "the tests without a device use less of it")]
 
+use std::ffi::OsString;
 use std::fmt::Write;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
@@ -21,6 +22,19 @@ pub struct Library {
     pub name: &'static str,
     /// The directory with `librpma.so.0`.
     pub dir: PathBuf,
+    /// What else its programs find in their environment.
+    pub env: Vec<(&'static str, OsString)>,
+}
+
+impl Library {
+    pub fn new(name: &'static str, dir: impl Into<PathBuf>) -> Self {
+        let dir = dir.into();
+        Self {
+            name,
+            dir,
+            env: vec![],
+        }
+    }
 }
 
 pub const ORIGINAL: &str = "original";
@@ -99,14 +113,14 @@ impl Difference {
 }
 
 /// A line of a transcript, in its parts.
-struct Line<'a> {
-    mark: Option<&'a str>,
-    key: &'a str,
-    value: &'a str,
+pub struct Line<'a> {
+    pub mark: Option<&'a str>,
+    pub key: &'a str,
+    pub value: &'a str,
 }
 
 impl<'a> Line<'a> {
-    fn parse(line: &'a str) -> Self {
+    pub fn parse(line: &'a str) -> Self {
         let (mark, rest) = match line.strip_prefix('[').and_then(|l| l.split_once("] ")) {
             Some((mark, rest)) => (Some(mark), rest),
             None => (None, line),
@@ -144,7 +158,7 @@ impl Transcript {
 }
 
 /// The lines around one of them, which is pointed at.
-fn around(lines: &[String], at: usize) -> String {
+pub fn around(lines: &[String], at: usize) -> String {
     let mut text = String::new();
     for i in at.saturating_sub(4)..(at + 4).min(lines.len().max(at + 1)) {
         let pointer = if i == at { '>' } else { ' ' };
@@ -266,6 +280,7 @@ impl Process {
         let mut child = Command::new(program)
             .args(args)
             .env("LD_LIBRARY_PATH", &library.dir)
+            .envs(library.env.iter().cloned())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
