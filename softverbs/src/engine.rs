@@ -3,14 +3,15 @@
 //! It waits for all links with one epoll descriptor, and for the time of all timers. A program that
 //! polls turns the same wheel itself ([`turn`]).
 
+use crate::forks::Own;
 use crate::objects::endpoint::{Endpoint, Timer};
 use crate::objects::endpoint::{LOOKS_OF_TRUST, MOST_PATIENCE, PATIENCE};
 use crate::objects::lock;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
-use std::cell::{Cell, UnsafeCell};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::cell::Cell;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
 use std::time::{Duration, Instant};
@@ -23,8 +24,8 @@ pub struct Interest {
 }
 
 struct Engine {
-    epoll: OwnedFd,
-    wake: OwnedFd,
+    epoll: Own,
+    wake: Own,
     endpoints: RwLock<HashMap<u64, Arc<Endpoint>>>,
     timers: Mutex<BTreeMap<Due, Weak<Endpoint>>>,
     /// Endpoints that a polling program looks after itself for now.
@@ -35,8 +36,6 @@ struct Engine {
     away: AtomicBool,
     /// Endpoints whose acknowledgement may go with the program's answer, if that comes soon.
     held: Mutex<Vec<Arc<Endpoint>>>,
-    /// Descriptors that a child process must not keep.
-    fds: Mutex<BTreeSet<RawFd>>,
 }
 
 /// When whose timer is due.
@@ -54,17 +53,11 @@ static ENGINE: AtomicPtr<Engine> = AtomicPtr::new(std::ptr::null_mut());
 thread_local! {
     static IS_ENGINE: Cell<bool> = const { Cell::new(false) };
 }
-static GENERATION: AtomicU32 = AtomicU32::new(0);
 static STARTING: Mutex<()> = Mutex::new(());
 
 pub fn new_token() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(WAKE + 1);
     NEXT.fetch_add(1, Ordering::Relaxed)
-}
-
-/// Tells a process from those it was forked from.
-pub fn generation() -> u32 {
-    GENERATION.load(Ordering::Relaxed)
 }
 
 /// Starts the engine of this process, if it does not run yet. Whoever makes what needs it calls this
@@ -93,11 +86,6 @@ fn running() -> io::Result<&'static Engine> {
         return Ok(engine);
     }
     let engine: &'static Engine = Box::leak(Box::new(Engine::new()?));
-    static FORKS: std::sync::Once = std::sync::Once::new();
-    // SAFETY: the handlers are functions of this library, which is never unloaded.
-    FORKS.call_once(|| unsafe {
-        libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child));
-    });
     engine.run_in_thread()?;
     ENGINE.store(std::ptr::from_ref(engine).cast_mut(), Ordering::Release);
     Ok(engine)
@@ -105,11 +93,10 @@ fn running() -> io::Result<&'static Engine> {
 
 impl Engine {
     fn new() -> io::Result<Self> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let epoll = Own::new(|| epoll::create(epoll::CreateFlags::CLOEXEC))?;
+        let wake = Own::new(|| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK))?;
         let data = epoll::EventData::new_u64(WAKE);
         epoll::add(&epoll, &wake, data, epoll::EventFlags::IN)?;
-        let fds = BTreeSet::from([epoll.as_raw_fd(), wake.as_raw_fd()]);
         Ok(Engine {
             epoll,
             wake,
@@ -119,7 +106,6 @@ impl Engine {
             turns: AtomicU32::new(0),
             away: AtomicBool::new(false),
             held: Mutex::default(),
-            fds: Mutex::new(fds),
         })
     }
 
@@ -325,7 +311,6 @@ pub fn add(fd: BorrowedFd<'_>, endpoint: Arc<Endpoint>, interest: Interest) {
     if let Ok(mut endpoints) = engine.endpoints.write() {
         endpoints.insert(token, endpoint);
     }
-    lock(&engine.fds).insert(fd.as_raw_fd());
     let data = epoll::EventData::new_u64(token);
     // Fails only for want of kernel memory.
     let _ = epoll::add(&engine.epoll, fd, data, flags(interest));
@@ -350,7 +335,6 @@ pub fn change(fd: BorrowedFd<'_>, token: u64, interest: Interest) {
 pub fn remove(fd: BorrowedFd<'_>, token: u64) {
     let engine = engine();
     let _ = epoll::delete(&engine.epoll, fd);
-    lock(&engine.fds).remove(&fd.as_raw_fd());
     forget(token);
 }
 
@@ -434,43 +418,13 @@ pub fn hold(endpoint: Arc<Endpoint>) -> bool {
     true
 }
 
-// A child process has no thread of the engine, and must not keep the links open: the other sides
-// would wait for them after its parent has ended. It starts anew with an engine of its own.
-
-/// The locks that are held while a process forks, so that what they guard is whole in the child.
-static HELD: Held = Held(UnsafeCell::new(None));
-struct Held(UnsafeCell<Option<Locks>>);
-type Locks = (
-    MutexGuard<'static, ()>,
-    Option<MutexGuard<'static, BTreeSet<RawFd>>>,
-);
-// SAFETY: only the handlers touch it, and they run one fork at a time: the first lock sees to that.
-unsafe impl Sync for Held {}
-
-extern "C" fn before_fork() {
-    let starting = lock(&STARTING);
-    // SAFETY: NULL or an engine that is never freed.
-    let engine = unsafe { ENGINE.load(Ordering::Acquire).as_ref() };
-    let fds = engine.map(|engine| lock(&engine.fds));
-    // SAFETY: as for `Held`.
-    unsafe { *HELD.0.get() = Some((starting, fds)) };
+/// Keeps the engine from being started.
+pub fn hold_start() -> MutexGuard<'static, ()> {
+    lock(&STARTING)
 }
 
-extern "C" fn after_fork() {
-    // SAFETY: as for `Held`.
-    drop(unsafe { (*HELD.0.get()).take() });
-}
-
-extern "C" fn in_child() {
-    // SAFETY: as for `Held`; the descriptors are the child's copies, which nothing else uses.
-    unsafe {
-        if let Some((starting, fds)) = (*HELD.0.get()).take() {
-            for fd in fds.iter().flat_map(|fds| fds.iter()) {
-                libc::close(*fd);
-            }
-            ENGINE.store(std::ptr::null_mut(), Ordering::Release);
-            GENERATION.fetch_add(1, Ordering::Relaxed);
-            drop((starting, fds));
-        }
-    }
+/// In a child process, which has no thread of the engine: leaves the parent's, and starts one of
+/// its own when it is needed.
+pub fn forget_parents() {
+    ENGINE.store(std::ptr::null_mut(), Ordering::Release);
 }

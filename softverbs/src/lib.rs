@@ -7,10 +7,12 @@
 //! - [`objects`], what they make: device, memory, queues, connections, ids, events;
 //! - [`frames`], what the two ends of a connection say, as bytes;
 //! - [`link`], what carries the bytes;
+//! - [`forks`], what a child process does not have of its parent's;
 //! - [`engine`], the one thread that makes progress for those who sleep or do nothing.
 
 pub mod engine;
 pub mod exports;
+pub mod forks;
 pub mod frames;
 pub mod link;
 pub mod objects;

@@ -181,9 +181,10 @@ impl Id {
 }
 
 /// The domain of those who do not bring one.
+pub static DOMAIN: Mutex<usize> = Mutex::new(0);
+
 fn default_pd() -> *mut ibv_pd {
-    static PD: Mutex<usize> = Mutex::new(0);
-    let mut pd = crate::objects::lock(&PD);
+    let mut pd = crate::objects::lock(&DOMAIN);
     if *pd == 0 {
         let context = default_context();
         if !context.is_null() {
@@ -691,7 +692,7 @@ pub unsafe extern "C" fn rdma_notify(_: *mut rdma_cm_id, _: ibv_event_type) -> c
 }
 
 /// The queue pairs of other sides that programs have asked how to reach.
-static PEERS: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+pub static PEERS: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
 /// Whether a program asked how to reach that queue pair; it is forgotten then.
 pub fn is_peer(qp_num: u32) -> bool {

@@ -8,8 +8,28 @@ pub mod strings;
 pub mod unsupported;
 pub mod wr;
 
+use crate::objects::lock;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, c_char, c_int};
+use std::sync::MutexGuard;
 use unsupported::set_errno;
+
+/// What guards that which the entry points have for the whole process.
+pub struct Locks {
+    _loose: MutexGuard<'static, BTreeMap<u32, usize>>,
+    _peers: MutexGuard<'static, BTreeSet<u32>>,
+    _domain: MutexGuard<'static, usize>,
+}
+
+impl Locks {
+    pub fn take() -> Self {
+        Locks {
+            _loose: lock(&queues::LOOSE),
+            _peers: lock(&cm::PEERS),
+            _domain: lock(&cm::DOMAIN),
+        }
+    }
+}
 
 /// How many objects of a kind the program has now: `cm_id`, `qp`, `cq`, `mr`, `pd`, `srq`; -1 for
 /// others. For tests, which find it by its name.

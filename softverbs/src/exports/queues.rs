@@ -562,7 +562,7 @@ pub unsafe fn set_state(qp: *mut ibv_qp, new: ibv_qp_state::Type) {
 
 /// The queue pairs that were made without a cm id, by number. One of them is connected by an id
 /// whose program names it when it connects or accepts.
-static LOOSE: Mutex<BTreeMap<u32, usize>> = Mutex::new(BTreeMap::new());
+pub static LOOSE: Mutex<BTreeMap<u32, usize>> = Mutex::new(BTreeMap::new());
 
 unsafe fn create_loose(
     pd: *mut ibv_pd,

@@ -1,20 +1,21 @@
 //! TCP as a link.
 
 use super::Link;
+use crate::forks::Own;
 use rustix::io::Errno;
 use rustix::net::{
     self, AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt,
 };
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// A socket, of a connection or of what is to become one.
-pub struct Tcp(OwnedFd);
+pub struct Tcp(Own);
 
-fn socket(family: AddressFamily, kind: SocketType) -> io::Result<OwnedFd> {
+fn socket(family: AddressFamily, kind: SocketType) -> io::Result<Own> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    Ok(net::socket_with(family, kind, flags, None)?)
+    Own::new(|| net::socket_with(family, kind, flags, None))
 }
 
 fn family(address: &SocketAddr) -> AddressFamily {
@@ -146,7 +147,7 @@ impl Link for Tcp {
 }
 
 /// A socket that takes connections.
-pub struct TcpListener(OwnedFd);
+pub struct TcpListener(Own);
 
 impl TcpListener {
     pub fn fd(&self) -> BorrowedFd<'_> {
@@ -155,7 +156,7 @@ impl TcpListener {
 
     pub fn accept(&self) -> io::Result<Tcp> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let link = Tcp(net::accept_with(&self.0, flags)?);
+        let link = Tcp(Own::new(|| net::accept_with(&self.0, flags))?);
         link.tune()?;
         Ok(link)
     }

@@ -6,12 +6,12 @@ pub mod limits;
 pub mod port;
 
 use super::lock;
-use crate::exports;
 use crate::settings::Settings;
+use crate::{exports, forks};
 use rdma_sys::{ibv_context, ibv_device, ibv_node_type, ibv_transport_type, verbs_context};
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::{offset_of, zeroed};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::{fs, io, ptr};
 
 pub use events::AsyncEvent;
@@ -109,6 +109,7 @@ pub struct Context {
 
 impl Context {
     pub fn open() -> io::Result<*mut ibv_context> {
+        forks::watch();
         let events = AsyncEvents::new()?;
         // SAFETY: it consists of numbers, pointers and functions that may be absent.
         let mut verbs: verbs_context = unsafe { zeroed() };
@@ -165,6 +166,27 @@ impl Context {
 
 /// The address of the context of those who did not open one.
 static DEFAULT: Mutex<usize> = Mutex::new(0);
+
+/// What guards the context that is everybody's.
+pub struct Locks {
+    _default: MutexGuard<'static, usize>,
+    _events: Option<events::Locks>,
+}
+
+impl Locks {
+    pub fn take() -> Self {
+        let default = lock(&DEFAULT);
+        let context: *const ibv_context = ptr::with_exposed_provenance(*default);
+        let events = (!context.is_null()).then(|| {
+            // SAFETY: it is never closed.
+            unsafe { Context::of(context) }.events.locks()
+        });
+        Locks {
+            _default: default,
+            _events: events,
+        }
+    }
+}
 
 /// The context of the connection manager, opened when first asked for and never closed. NULL if it
 /// can't be opened; `errno` says why.

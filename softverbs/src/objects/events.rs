@@ -27,7 +27,7 @@ impl<T> EventQueue<T> {
         self.fd.as_raw_fd()
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<T>> {
+    pub fn lock(&self) -> MutexGuard<'_, VecDeque<T>> {
         super::lock(&self.queue)
     }
 

@@ -23,6 +23,7 @@ use rustix::mm::Advice;
 
 use super::alive::{Alive, Kind};
 use crate::settings::Settings;
+pub use keys::Locks;
 use lasting::Lasting;
 
 bitflags! {

@@ -6,7 +6,7 @@ use rdma_sys::{
     ibv_async_event, ibv_async_event_element_t, ibv_context, ibv_cq, ibv_event_type, ibv_qp,
     ibv_srq,
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
 use std::io;
 use std::os::fd::RawFd;
@@ -88,7 +88,20 @@ pub struct AsyncEvents {
     settled: Condvar,
 }
 
+/// What guards the events of one context.
+pub struct Locks {
+    _pending: MutexGuard<'static, HashMap<usize, usize>>,
+    _queue: MutexGuard<'static, VecDeque<AsyncEvent>>,
+}
+
 impl AsyncEvents {
+    pub fn locks(&'static self) -> Locks {
+        Locks {
+            _pending: self.pending(),
+            _queue: self.queue.lock(),
+        }
+    }
+
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             queue: EventQueue::new()?,

@@ -13,6 +13,7 @@ use super::events::EventQueue;
 use super::qp::Qp;
 use super::{Handed, lock};
 use crate::engine::{self, Interest};
+use crate::forks;
 use crate::frames::{Frame, Params, Private};
 use crate::link::{Link, Tcp, TcpListener};
 use rdma_sys::{ibv_qp_state, rdma_cm_event_type, rdma_cm_id};
@@ -172,7 +173,7 @@ impl Endpoint {
         Arc::new_cyclic(|me| Endpoint {
             token,
             me: me.clone(),
-            generation: engine::generation(),
+            generation: forks::generation(),
             state: Mutex::new(State {
                 phase: Phase::Idle,
                 events,
@@ -220,7 +221,7 @@ impl Endpoint {
 
     pub fn lock(&self) -> MutexGuard<'_, State> {
         let mut state = lock(&self.state);
-        if self.generation != engine::generation() {
+        if self.generation != forks::generation() {
             state.orphan();
         }
         state
@@ -597,9 +598,8 @@ impl State {
 
     /// In a child process: the links are the parent's, and their descriptors were closed here.
     fn orphan(&mut self) {
-        std::mem::forget(self.listener.take());
-        if self.link.is_some() {
-            std::mem::forget(self.link.take());
+        let had = [self.listener.take().is_some(), self.link.take().is_some()];
+        if self.bound.take().is_some() || had.contains(&true) {
             self.phase = Phase::Closed;
             self.peer_failed = true;
         }

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use rustix::io::Errno;
 use rustix::rand::GetRandomFlags;
@@ -37,6 +37,26 @@ impl Hasher for Spread {
     }
 }
 
+/// While it is held, a key that is free stays so.
+static ADDING: Mutex<()> = Mutex::new(());
+
+/// All that guards the keys.
+pub struct Locks {
+    _adding: MutexGuard<'static, ()>,
+    _tables: [RwLockWriteGuard<'static, Table>; TABLES.len()],
+}
+
+impl Locks {
+    pub fn take() -> Self {
+        Locks {
+            _adding: lock(&ADDING),
+            _tables: TABLES
+                .each_ref()
+                .map(|table| table.write().unwrap_or_else(PoisonError::into_inner)),
+        }
+    }
+}
+
 fn table(key: u32) -> &'static RwLock<Table> {
     &TABLES[(key >> 16) as usize % TABLES.len()]
 }
@@ -56,8 +76,6 @@ pub fn find(key: u32) -> Option<Arc<Region>> {
 
 /// Gives the region its keys, and has them lead to it.
 pub fn add(mut region: Region) -> Result<Arc<Region>, Errno> {
-    // While it is held, a key that is free stays so.
-    static ADDING: Mutex<()> = Mutex::new(());
     let _adding = lock(&ADDING);
     (region.lkey, region.rkey) = loop {
         let (lkey, rkey) = random_pair()?;
