@@ -102,7 +102,7 @@ fn a_child_of_a_busy_process_uses_objects_of_its_own() {
                     drop(Pair::new());
                 }
             });
-            for _ in 0..25 {
+            for _ in 0..100 {
                 ended(fork(|| {
                     talk(&Pair::new());
                     0
@@ -161,7 +161,11 @@ fn a_child_keeps_nothing_of_its_parents_connections() {
         good("rdma_bind_addr", bound.bind(&LOOPBACK));
         let taken = bound.local();
         let pair = Pair::new();
-        let pid = fork(|| c!(libc::pause()));
+        // Much longer than all of the test.
+        let pid = fork(|| {
+            c!(libc::alarm(4 * LIMIT.as_secs() as u32));
+            c!(libc::pause())
+        });
         let sockets = |pid: &str| {
             let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
             let links = entries.map(|entry| std::fs::read_link(entry.unwrap().path()).unwrap());
