@@ -22,10 +22,44 @@ const NOT_FOUND: u8 = 127;
 
 /// A software RDMA device for any program: libibverbs and librdmacm over TCP.
 #[derive(Parser)]
-#[command(name = "softverbs", version, disable_help_subcommand = true)]
+#[command(name = "softverbs", version, disable_help_subcommand = true, after_help = more())]
 struct Cli {
     #[command(subcommand)]
     action: Action,
+}
+
+/// What else a user may want to know; the manual page has it too.
+fn more() -> String {
+    let mut text = String::from("Environment:\n");
+    for Reading { variable, .. } in settings::read(|_| None).1 {
+        let Variable {
+            name, words, about, ..
+        } = variable;
+        let (default, other) = (
+            usize::from(variable.default),
+            usize::from(!variable.default),
+        );
+        let [default, other] = [words[default], words[other]];
+        let _ = writeln!(
+            text,
+            "  {name:<23} {about}: {default}, which is the default, or {other}"
+        );
+    }
+    let _ = write!(
+        text,
+        "
+Exit status:
+  0            Of the program that was run, its own status, whatever that is
+  2            The arguments or the environment are not understood
+  {CANNOT_RUN}          The program can't be run, or the library is not there
+  {NOT_FOUND}          There is no such program
+
+Examples:
+  softverbs run -- ./server 127.0.0.1 7204
+  softverbs run --no-flush -- ./client 127.0.0.1 7204
+  softverbs info"
+    );
+    text
 }
 
 #[derive(Subcommand)]

@@ -8,7 +8,7 @@ use crate::engine;
 use crate::objects::device::{AsyncEvent, Context};
 use rdma_sys::{ibv_comp_channel, ibv_cq, ibv_wc};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// A completion channel as C sees it.
@@ -51,6 +51,8 @@ pub struct Cq {
     /// How many entries there are, to be seen without the lock.
     len: AtomicUsize,
     overrun: AtomicBool,
+    /// How often it was polled in vain since something came.
+    in_vain: AtomicU32,
     events: Option<Arc<EventQueue<CqEvent>>>,
     pub handle: AtomicPtr<ibv_cq>,
     context: *const Context,
@@ -118,6 +120,10 @@ impl Sources {
     }
 }
 
+/// Who has polled so often in vain gives way ...
+const POLLS_OF_GRACE: u32 = 128;
+/// ... and does so again after so many polls more.
+const POLLS_OF_TURN: u32 = 8;
 /// So many connections are asked one by one whether something has come; for more, all are asked
 /// with one call.
 const ASKED_SINGLY: usize = 2;
@@ -138,6 +144,7 @@ impl Cq {
             }),
             len: AtomicUsize::new(0),
             overrun: AtomicBool::new(false),
+            in_vain: AtomicU32::new(0),
             events,
             handle: AtomicPtr::default(),
             context,
@@ -232,11 +239,25 @@ impl Cq {
         if taken == 0 {
             self.progress();
             taken = self.take(out, n);
+            self.give_way(taken > 0);
             if taken == 0 && self.overrun.load(Ordering::Relaxed) {
                 return None;
             }
         }
         Some(taken)
+    }
+
+    /// Lets others have the processor every now and then while a program polls in vain: what it
+    /// waits for may be another process that has none.
+    fn give_way(&self, came: bool) {
+        if came {
+            self.in_vain.store(0, Ordering::Relaxed);
+            return;
+        }
+        let n = self.in_vain.fetch_add(1, Ordering::Relaxed);
+        if n >= POLLS_OF_GRACE && n.is_multiple_of(POLLS_OF_TURN) {
+            rustix::thread::sched_yield();
+        }
     }
 
     fn progress(&self) {
