@@ -3,9 +3,10 @@
 #   make               build the library: target/release/librpma.so and librpma.a; and softverbs
 #   make test          install what the tests need and run all of them
 #   make demo          install what it needs and show the library at work
-#   make install       install library, softverbs, header, pkg-config and CMake files
+#   make install       install library, softverbs, header, manual, pkg-config and CMake files
 #   make uninstall     remove them
 #   make header        generate include/librpma.h from the sources
+#   make man           generate the manual pages in man/ from the sources
 #   make bench         measure what an operation costs and how fast softverbs is, and write
 #                      docs/cost.md and docs/speed.md
 #   make mutants       put faults into the library and show that the tests find them
@@ -16,6 +17,7 @@ PREFIX     ?= /usr/local
 BINDIR     ?= $(PREFIX)/bin
 LIBDIR     ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
+MANDIR     ?= $(PREFIX)/share/man
 DESTDIR    ?=
 
 CARGO_TARGET_DIR ?= target
@@ -23,7 +25,7 @@ BUILT   := $(CARGO_TARGET_DIR)/release
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml | head -n 1)
 CMAKE   := $(LIBDIR)/cmake/librpma
 
-.PHONY: build test demo install uninstall header bench mutants debian13 clean
+.PHONY: build test demo install uninstall header man bench mutants debian13 clean
 .DELETE_ON_ERROR:
 
 build:
@@ -42,6 +44,10 @@ demo:
 
 header:
 	RPMA_UPDATE_HEADER=1 cargo test --locked --test header is_generated
+
+man:
+	scripts/install-deps build check
+	RPMA_UPDATE_MAN=1 cargo test --locked --test manual is_generated
 
 bench:
 	scripts/bench
@@ -68,19 +74,24 @@ built:
 	    newer softverbs $(DEVICE) || $(MAKE) build
 
 # Paths end up in files for other tools, so they are absolute and of plain characters.
-PLAIN = $(foreach path,PREFIX BINDIR LIBDIR INCLUDEDIR,$(if $(filter-out /%,$($(path)))$(word 2,$($(path)))$(shell \
+PLAIN = $(foreach path,PREFIX BINDIR LIBDIR INCLUDEDIR MANDIR,$(if $(filter-out /%,$($(path)))$(word 2,$($(path)))$(shell \
     printf %s '$(subst ','\'',$($(path)))' | tr -d 'A-Za-z0-9/._+~@:-'),$(error $(path) must be an absolute path \
     of letters, digits and /._+~@:- alone: '$($(path))')))
 
+# Pages of the functions that share one are links to it.
+SECTIONS := $(notdir $(wildcard man/*))
+
 install: built
 	$(PLAIN)
-	install -d $(addprefix "$(DESTDIR)",$(BINDIR) $(LIBDIR)/pkgconfig $(CMAKE) $(INCLUDEDIR))
+	install -d $(addprefix "$(DESTDIR)",$(BINDIR) $(LIBDIR)/pkgconfig $(CMAKE) $(INCLUDEDIR) $(addprefix $(MANDIR)/,$(SECTIONS)))
 	install -m 644 "$(BUILT)/librpma.so" "$(DESTDIR)$(LIBDIR)/librpma.so.0"
 	ln -sf librpma.so.0 "$(DESTDIR)$(LIBDIR)/librpma.so"
 	install -m 644 "$(BUILT)/librpma.a" "$(DESTDIR)$(LIBDIR)/librpma.a"
 	install -m 644 "$(BUILT)/libsoftverbs.so" "$(DESTDIR)$(LIBDIR)/libsoftverbs.so"
 	install -m 755 "$(BUILT)/softverbs" "$(DESTDIR)$(BINDIR)/softverbs"
 	install -m 644 include/librpma.h "$(DESTDIR)$(INCLUDEDIR)/librpma.h"
+	cd man && for page in */*; do to="$(DESTDIR)$(MANDIR)/$$page"; \
+	    if [ -h "$$page" ]; then cp -Pf "$$page" "$$to"; else install -m 644 "$$page" "$$to"; fi || exit; done
 	sed -e 's,@PREFIX@,$(PREFIX),' -e 's,@LIBDIR@,$(LIBDIR),' -e 's,@INCLUDEDIR@,$(INCLUDEDIR),' \
 	    -e 's,@VERSION@,$(VERSION),' pkgconfig/librpma.pc.in >"$(DESTDIR)$(LIBDIR)/pkgconfig/librpma.pc"
 	sed -e "s,@INCLUDEDIR@,$$(realpath -ms --relative-to '$(CMAKE)' '$(INCLUDEDIR)')," \
@@ -95,5 +106,6 @@ uninstall:
 	rm -f "$(DESTDIR)$(LIBDIR)/libsoftverbs.so" "$(DESTDIR)$(BINDIR)/softverbs"
 	rm -f "$(DESTDIR)$(INCLUDEDIR)/librpma.h" "$(DESTDIR)$(LIBDIR)/pkgconfig/librpma.pc"
 	rm -rf "$(DESTDIR)$(CMAKE)"
+	cd man && for page in */*; do rm -f "$(DESTDIR)$(MANDIR)/$$page"; done
 	rmdir "$(DESTDIR)$(LIBDIR)/cmake" "$(DESTDIR)$(LIBDIR)/pkgconfig" 2>/dev/null || true
 	[ -n "$(DESTDIR)" ] || ldconfig || true

@@ -30,12 +30,12 @@ extern "C" {
 #define RPMA_LOG_USE_DEFAULT_FUNCTION (NULL)
 
 /**
- * Unknown error.
+ * Unknown error: something below did what it should not. The log has what is known.
  */
 #define RPMA_E_UNKNOWN (-100000)
 
 /**
- * Not supported.
+ * Not supported by the device, by the system or by the other side: do it another way.
  */
 #define RPMA_E_NOSUPP (-100001)
 
@@ -45,37 +45,37 @@ extern "C" {
 #define RPMA_E_PROVIDER (-100002)
 
 /**
- * Out of memory.
+ * Out of memory. No operation needs any; what makes something does.
  */
 #define RPMA_E_NOMEM (-100003)
 
 /**
- * Invalid argument.
+ * Invalid argument, or arguments that do not go together: mostly a fault of the program.
  */
 #define RPMA_E_INVAL (-100004)
 
 /**
- * No completion is available.
+ * No completion is available: wait for one, or ask again.
  */
 #define RPMA_E_NO_COMPLETION (-100005)
 
 /**
- * No event is available.
+ * No event is available: wait until the descriptor is readable.
  */
 #define RPMA_E_NO_EVENT (-100006)
 
 /**
- * Temporary error: try again.
+ * Temporary error: try again. No function gives it now.
  */
 #define RPMA_E_AGAIN (-100007)
 
 /**
- * The completion channel is shared.
+ * The completion channel is shared: wait by rpma_conn_wait().
  */
 #define RPMA_E_SHARED_CHANNEL (-100008)
 
 /**
- * The completion channel is not shared.
+ * The completion channel is not shared: wait by rpma_cq_wait().
  */
 #define RPMA_E_NOT_SHARED_CHNL (-100009)
 
@@ -224,19 +224,20 @@ enum rpma_conn_event {
      */
     RPMA_CONN_ESTABLISHED,
     /**
-     * The connection is closed, by either side.
+     * The connection is closed, by either side: disconnect, unless this side did, and
+     * delete it.
      */
     RPMA_CONN_CLOSED,
     /**
-     * The connection is broken.
+     * The connection is broken: delete it.
      */
     RPMA_CONN_LOST,
     /**
-     * The other side has rejected the request.
+     * The other side has rejected the request: delete the connection.
      */
     RPMA_CONN_REJECTED,
     /**
-     * The other side can't be reached.
+     * The other side can't be reached: delete the connection, and try again later.
      */
     RPMA_CONN_UNREACHABLE
 };
@@ -448,7 +449,7 @@ const char *rpma_utils_conn_event_2str(enum rpma_conn_event conn_event);
  *
  * Errors, with *pcfg_ptr as it was:
  * - RPMA_E_INVAL: pcfg_ptr is NULL
- * - RPMA_E_NOMEM: out of memory
+ * - RPMA_E_NOMEM: out of memory: nothing was made; the call can be repeated
  */
 int rpma_peer_cfg_new(struct rpma_peer_cfg **pcfg_ptr);
 
@@ -526,7 +527,7 @@ int rpma_peer_cfg_get_descriptor_size(const struct rpma_peer_cfg *pcfg, size_t *
  *
  * Errors, with *pcfg_ptr as it was:
  * - RPMA_E_INVAL: desc or pcfg_ptr is NULL, or desc_size is 0
- * - RPMA_E_NOMEM: out of memory
+ * - RPMA_E_NOMEM: out of memory: nothing was made; the call can be repeated
  */
 int rpma_peer_cfg_from_descriptor(const void *desc,
                                   size_t desc_size,
@@ -544,7 +545,8 @@ int rpma_peer_cfg_from_descriptor(const void *desc,
  *
  * Errors, with *peer_ptr as it was:
  * - RPMA_E_INVAL: ibv_ctx or peer_ptr is NULL
- * - RPMA_E_NOMEM: out of memory, also within ibv_alloc_pd(3)
+ * - RPMA_E_NOMEM: out of memory, also within ibv_alloc_pd(3): nothing was made; the call
+ *   can be repeated
  * - RPMA_E_PROVIDER: ibv_query_device_ex(3) or ibv_alloc_pd(3) failed, for the reason
  *   that the log gives: the device may have gone, or have no more protection domains
  * - RPMA_E_UNKNOWN: ibv_alloc_pd(3) failed without saying why
@@ -588,7 +590,7 @@ int rpma_peer_delete(struct rpma_peer **peer_ptr);
  * Errors, with *mr_ptr as it was:
  * - RPMA_E_INVAL: peer, ptr or mr_ptr is NULL, size is 0, or usage is 0 or has
  *   a bit that is none of RPMA_MR_USAGE_*
- * - RPMA_E_NOMEM: out of memory
+ * - RPMA_E_NOMEM: out of memory: nothing was made; the call can be repeated
  * - RPMA_E_PROVIDER: ibv_reg_mr(3) failed. If the log says "Cannot allocate memory", it
  *   is mostly the limit of locked memory that is too low: see RLIMIT_MEMLOCK of
  *   getrlimit(2). If it says "Bad address", not all of the range is mapped, or not for
@@ -695,7 +697,7 @@ int rpma_mr_advise(struct rpma_mr_local *mr, size_t offset, size_t len, int advi
  * Errors, with *mr_ptr as it was:
  * - RPMA_E_INVAL: desc or mr_ptr is NULL, desc_size is too small, or the
  *   descriptor says of no use of the memory: it is not one, or not all of it has come
- * - RPMA_E_NOMEM: out of memory
+ * - RPMA_E_NOMEM: out of memory: nothing was made; the call can be repeated
  */
 int rpma_mr_remote_from_descriptor(const void *desc,
                                    size_t desc_size,
@@ -738,20 +740,21 @@ int rpma_mr_remote_get_flush_type(const struct rpma_mr_remote *mr, int *flush_ty
 int rpma_mr_remote_delete(struct rpma_mr_remote **mr_ptr);
 
 /**
- * Makes a connection configuration of the defaults.
+ * Makes a connection configuration.
  *
- * They are a timeout of 1000 ms, a CQ of 10 entries, no CQ for receives alone, a send
- * queue and a receive queue of 10 requests, completion channels that are not shared, and
- * no shared RQ.
+ * The defaults are a timeout of 1000 ms, a CQ of 10 entries, no CQ for receives alone, a
+ * send queue and a receive queue of 10 requests, completion channels that are not
+ * shared, and no shared RQ.
  *
- * It is the caller's, to be released by rpma_conn_cfg_delete(). It may serve for many
+ * It is the caller's, to be released by rpma_conn_cfg_delete(). It may serve many
  * connections; a connection keeps nothing of it.
  *
  * Thread-safe.
  *
  * Errors:
  * - RPMA_E_INVAL: cfg_ptr is NULL
- * - RPMA_E_NOMEM: out of memory; *cfg_ptr is NULL then
+ * - RPMA_E_NOMEM: out of memory: nothing was made, and *cfg_ptr is NULL; the call can
+ *   be repeated
  */
 int rpma_conn_cfg_new(struct rpma_conn_cfg **cfg_ptr);
 
@@ -782,8 +785,9 @@ int rpma_conn_cfg_delete(struct rpma_conn_cfg **cfg_ptr);
 int rpma_conn_cfg_set_timeout(struct rpma_conn_cfg *cfg, int timeout_ms);
 
 /**
- * Gives how long resolving the address and the route of the other side may take each, in
- * milliseconds.
+ * Gives how long resolving the address and the route of the other side may take.
+ *
+ * *timeout_ms is for each of the two, in milliseconds.
  *
  * Thread-safe.
  *
@@ -932,9 +936,9 @@ int rpma_conn_cfg_set_srq(struct rpma_conn_cfg *cfg, struct rpma_srq *srq);
 int rpma_conn_cfg_get_srq(const struct rpma_conn_cfg *cfg, struct rpma_srq **srq_ptr);
 
 /**
- * Makes a shared RQ configuration of the defaults.
+ * Makes a shared RQ configuration.
  *
- * They are a queue of 20 requests and a CQ of its own of 20 entries.
+ * The defaults are a queue of 20 requests and a CQ of its own of 20 entries.
  *
  * It is the caller's, to be released by rpma_srq_cfg_delete(). A shared RQ keeps nothing
  * of it.
@@ -943,7 +947,8 @@ int rpma_conn_cfg_get_srq(const struct rpma_conn_cfg *cfg, struct rpma_srq **srq
  *
  * Errors:
  * - RPMA_E_INVAL: cfg_ptr is NULL
- * - RPMA_E_NOMEM: out of memory; *cfg_ptr is NULL then
+ * - RPMA_E_NOMEM: out of memory: nothing was made, and *cfg_ptr is NULL; the call can
+ *   be repeated
  */
 int rpma_srq_cfg_new(struct rpma_srq_cfg **cfg_ptr);
 
@@ -1016,7 +1021,7 @@ int rpma_srq_cfg_get_rcq_size(const struct rpma_srq_cfg *cfg, uint32_t *rcq_size
  * Errors, with *srq_ptr as it was, or NULL where there is no memory for the object
  * itself:
  * - RPMA_E_INVAL: peer or srq_ptr is NULL
- * - RPMA_E_NOMEM: out of memory
+ * - RPMA_E_NOMEM: out of memory: nothing was made; the call can be repeated
  * - RPMA_E_PROVIDER: ibv_create_srq(3), ibv_create_comp_channel(3), ibv_create_cq(3) or
  *   ibv_req_notify_cq(3) failed, for the reason that the log gives. Mostly a size is
  *   more than the device allows: compare with max_srq_wr and max_cqe of ibv_devinfo(1).
@@ -1043,8 +1048,8 @@ int rpma_srq_delete(struct rpma_srq **srq_ptr);
 /**
  * Posts a buffer for a message that any of the connections receives.
  *
- * It is len bytes of dst from offset on, or none with dst NULL and offset and
- * len 0.
+ * The buffer is len bytes of dst from offset on, or none with dst NULL and
+ * offset and len 0.
  *
  * The buffers are taken in no order that can be relied on. op_context comes back as
  * wr_id of the completion; until then the memory may be written and the region must
@@ -1085,7 +1090,7 @@ int rpma_srq_get_rcq(const struct rpma_srq *srq, struct rpma_cq **rcq_ptr);
  *
  * Errors, with *ep_ptr as it was:
  * - RPMA_E_INVAL: peer, addr, port or ep_ptr is NULL
- * - RPMA_E_NOMEM: out of memory
+ * - RPMA_E_NOMEM: out of memory: nothing was made; the call can be repeated
  * - RPMA_E_PROVIDER: rdma_create_event_channel(3), rdma_create_id(3),
  *   rdma_getaddrinfo(3), rdma_bind_addr(3) or rdma_listen(3) failed, for the reason that
  *   the log gives: the address is none of this host's, or the port is taken or needs a
@@ -1142,7 +1147,7 @@ int rpma_ep_get_fd(const struct rpma_ep *ep, int *fd);
  *   event that is no request is mostly that of a client which has given up: take the
  *   next one.
  * - RPMA_E_NO_EVENT: there is no request: wait until the descriptor is readable
- * - RPMA_E_NOMEM: out of memory
+ * - RPMA_E_NOMEM: out of memory: the other side was rejected, and may ask again
  * - RPMA_E_PROVIDER: rdma_get_cm_event(3) or rdma_ack_cm_event(3) failed, no RDMA device
  *   serves the address, or the completion queues or the QP can't be made: the log says
  *   which. Mostly a size of cfg is more than the device allows, or all QPs are in use:
@@ -1166,7 +1171,7 @@ int rpma_ep_next_conn_req(struct rpma_ep *ep,
  * Errors, with *req_ptr as it was:
  * - RPMA_E_INVAL: peer, addr, port or req_ptr is NULL, or cfg wants a shared
  *   completion channel with a shared RQ that has its own CQ
- * - RPMA_E_NOMEM: out of memory
+ * - RPMA_E_NOMEM: out of memory: nothing was made; the call can be repeated
  * - RPMA_E_PROVIDER: rdma_getaddrinfo(3), rdma_create_id(3), rdma_resolve_addr(3) or
  *   rdma_resolve_route(3) failed, no RDMA device serves the address, or the completion
  *   queues or the QP can't be made: the log says which. "Connection timed out" asks for
@@ -1215,7 +1220,8 @@ int rpma_conn_req_delete(struct rpma_conn_req **req_ptr);
  * Errors, with *conn_ptr as it was:
  * - RPMA_E_INVAL: req_ptr, *req_ptr or conn_ptr is NULL, or pdata has no pointer
  *   or no length
- * - RPMA_E_NOMEM: out of memory
+ * - RPMA_E_NOMEM: out of memory: the request is gone all the same, and a new one can be
+ *   made
  * - RPMA_E_PROVIDER: rdma_create_event_channel(3), rdma_migrate_id(3), rdma_accept(3),
  *   rdma_connect(3) or ibv_reg_mr(3) failed, for the reason that the log gives. "Invalid
  *   argument" of rdma_connect or rdma_accept is mostly private data that is longer than
@@ -1227,10 +1233,9 @@ int rpma_conn_req_connect(struct rpma_conn_req **req_ptr,
                           struct rpma_conn **conn_ptr);
 
 /**
- * Posts a buffer for a message before the connection is made, so that the first one
- * finds it.
+ * Posts a buffer for a message before the connection is made.
  *
- * It is len bytes of dst from offset on.
+ * So the first message finds one. The buffer is len bytes of dst from offset on.
  *
  * op_context comes back as wr_id of the completion; until then the memory may be
  * written and the region must stay registered.
@@ -1289,7 +1294,8 @@ int rpma_conn_get_event_fd(const struct rpma_conn *conn, int *fd);
  * Errors, with *event as it was:
  * - RPMA_E_INVAL: conn or event is NULL
  * - RPMA_E_NO_EVENT: there is no event: wait until the descriptor is readable
- * - RPMA_E_NOMEM: out of memory
+ * - RPMA_E_NOMEM: out of memory for the private data of the other side: the event is
+ *   taken, so delete the connection and begin again
  * - RPMA_E_PROVIDER: rdma_get_cm_event(3) or rdma_ack_cm_event(3) failed, for the reason
  *   that the log gives. "Interrupted system call" is a signal: call it again.
  * - RPMA_E_UNKNOWN: the event is none of those that a connection can have; the log names
@@ -1364,10 +1370,10 @@ int rpma_conn_get_cq(const struct rpma_conn *conn, struct rpma_cq **cq_ptr);
 int rpma_conn_get_rcq(const struct rpma_conn *conn, struct rpma_cq **rcq_ptr);
 
 /**
- * Gives the descriptor that is readable when rpma_conn_wait() has an event, if the CQs
- * of the connection share a channel.
+ * Gives the descriptor that is readable when rpma_conn_wait() has an event.
  *
- * It is the library's, not to be read or closed; it may be made non-blocking.
+ * There is one if the CQs of the connection share a channel. It is the library's, not to
+ * be read or closed; it may be made non-blocking.
  *
  * Thread-safe.
  *
@@ -1440,8 +1446,8 @@ int rpma_conn_delete(struct rpma_conn **conn_ptr);
 /**
  * Reads memory of the other side into local memory.
  *
- * It is len bytes from src_offset of src on, to dst_offset of dst on; nothing
- * with dst and src NULL and the offsets and len 0.
+ * len bytes from src_offset of src on go to dst_offset of dst on; with dst
+ * and src NULL and the offsets and len 0, none do.
  *
  * flags is one of RPMA_F_COMPLETION_*.
  *
@@ -1471,8 +1477,8 @@ int rpma_read(struct rpma_conn *conn,
 /**
  * Writes local memory to memory of the other side.
  *
- * It is len bytes from src_offset of src on, to dst_offset of dst on; nothing
- * with dst and src NULL and the offsets and len 0.
+ * len bytes from src_offset of src on go to dst_offset of dst on; with dst
+ * and src NULL and the offsets and len 0, none do.
  *
  * flags is one of RPMA_F_COMPLETION_*.
  *
@@ -1501,7 +1507,7 @@ int rpma_write(struct rpma_conn *conn,
                const void *op_context);
 
 /**
- * Writes as rpma_write() does, and completes a receive of the other side with a number.
+ * Writes as rpma_write() does, with a number that completes a receive of the other side.
  *
  * The number, imm, is imm_data of the completion there, in network byte order. The
  * other side must have posted a receive for it.
@@ -1551,10 +1557,10 @@ int rpma_atomic_write(struct rpma_conn *conn,
                       const void *op_context);
 
 /**
- * Flushes memory of the other side, so that what this connection wrote there before is
- * visible or persistent.
+ * Flushes memory of the other side.
  *
- * It is len bytes from dst_offset of dst on. The completion says that it is done.
+ * What this connection wrote there before is visible or persistent then. What is flushed
+ * is len bytes from dst_offset of dst on. The completion says that it is done.
  *
  * type is one of enum rpma_flush_type. Persistence needs the word of the other side,
  * by rpma_conn_apply_remote_peer_cfg().
@@ -1590,9 +1596,9 @@ int rpma_flush(struct rpma_conn *conn,
 /**
  * Sends a message to the other side.
  *
- * It is len bytes of src from offset on, or none with src NULL and offset and
- * len 0. The other side must have posted a buffer for it, by rpma_recv() or
- * rpma_conn_req_recv(), that is long enough.
+ * The message is len bytes of src from offset on, or none with src NULL and
+ * offset and len 0. The other side must have posted a buffer for it, by rpma_recv()
+ * or rpma_conn_req_recv(), that is long enough.
  *
  * flags is one of RPMA_F_COMPLETION_*.
  *
@@ -1635,8 +1641,8 @@ int rpma_send_with_imm(struct rpma_conn *conn,
 /**
  * Posts a buffer for a message of the other side.
  *
- * It is len bytes of dst from offset on, or none with dst NULL and offset and
- * len 0.
+ * The buffer is len bytes of dst from offset on, or none with dst NULL and
+ * offset and len 0.
  *
  * The buffers are taken in no order that can be relied on. op_context comes back as
  * wr_id of the completion; until then the memory may be written and the region must
@@ -1657,10 +1663,11 @@ int rpma_recv(struct rpma_conn *conn,
               const void *op_context);
 
 /**
- * Gives the descriptor that is readable when rpma_cq_wait() has an event; if the CQs of
- * a connection share their channel, when rpma_conn_wait() has one.
+ * Gives the descriptor that is readable when rpma_cq_wait() has an event.
  *
- * It is the library's, not to be read or closed; it may be made non-blocking.
+ * If the CQs of a connection share their channel, it is that of
+ * rpma_conn_get_compl_fd(). It is the library's, not to be read or closed; it may be
+ * made non-blocking.
  *
  * Thread-safe.
  *

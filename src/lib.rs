@@ -1,16 +1,17 @@
-//! Remote Persistent Memory Access over libibverbs and librdmacm, with the C
-//! interface of `librpma.so.0`.
+#![doc = include_str!("../docs/librpma.md")]
+//!
+//! ## How it is built inside
 //!
 //! Three layers, each calling only the one below:
 //!
 //! * [`api`]: the C functions, one file a family. They check arguments, call the
 //!   core and turn its result into a code.
-//! * [`core`]: peers, regions, queues, requests and connections as types that own
+//! * `core`: peers, regions, queues, requests and connections as types that own
 //!   what they hold.
 //! * [`verbs`]: owning wrappers of the verbs objects; the only module that touches
 //!   `rdma-sys`.
 //!
-//! [`log`] stands beside them: every layer may write to it.
+//! `log` stands beside them: every layer may write to it.
 
 #![deny(unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 // What a C caller must keep is said in the documentation of each C function.

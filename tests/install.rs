@@ -172,9 +172,31 @@ fn softverbs_runs_a_program() {
 }
 
 #[test]
+fn the_manual_is_found() {
+    let installed = Installed::new("install-manual");
+    let show = |arguments: &[&str]| {
+        let mut command = Command::new("man");
+        command.arg("-M").arg(installed.prefix.join("share/man"));
+        run(command.args(arguments).env("MANPAGER", "cat")).0
+    };
+    let read = show(&["rpma_read"]);
+    assert!(
+        read.contains("rpma_read(struct rpma_conn *conn, struct rpma_mr_local *dst,"),
+        "{read}"
+    );
+    // A page of several functions, by another name than its own.
+    assert_eq!(show(&["rpma_send_with_imm"]), show(&["rpma_send"]));
+    for (section, page) in [("7", "librpma"), ("7", "softverbs"), ("1", "softverbs")] {
+        let text = show(&[section, page]);
+        assert!(text.contains(page), "man {section} {page}: {text}");
+    }
+}
+
+#[test]
 fn everything_lands_in_destdir_and_is_removed_again() {
     let dest = scratch("install-destdir");
     let lib = Path::new("/opt/rpma/lib64");
+    let man = dest.join("opt/rpma/share/man");
     let variables = [
         ("DESTDIR", dest.as_path()),
         ("PREFIX", Path::new("/opt/rpma")),
@@ -182,8 +204,14 @@ fn everything_lands_in_destdir_and_is_removed_again() {
         ("INCLUDEDIR", Path::new("/opt/rpma/inc")),
     ];
     make("install", &variables);
+    let pages = |dir: &Path| -> Vec<PathBuf> {
+        let page = |file: &PathBuf| file.strip_prefix(dir).unwrap().to_owned();
+        files(dir).iter().map(page).collect()
+    };
+    assert_eq!(pages(&man), pages(&root().join("man")));
     let found: Vec<_> = files(&dest)
         .iter()
+        .filter(|file| !file.starts_with(&man))
         .map(|file| file.strip_prefix(&dest).unwrap().display().to_string())
         .collect();
     assert_eq!(

@@ -18,13 +18,14 @@ pub enum rpma_conn_event {
     RPMA_CONN_UNDEFINED = -1,
     /// The connection is made.
     RPMA_CONN_ESTABLISHED,
-    /// The connection is closed, by either side.
+    /// The connection is closed, by either side: disconnect, unless this side did, and
+    /// delete it.
     RPMA_CONN_CLOSED,
-    /// The connection is broken.
+    /// The connection is broken: delete it.
     RPMA_CONN_LOST,
-    /// The other side has rejected the request.
+    /// The other side has rejected the request: delete the connection.
     RPMA_CONN_REJECTED,
-    /// The other side can't be reached.
+    /// The other side can't be reached: delete the connection, and try again later.
     RPMA_CONN_UNREACHABLE,
 }
 
@@ -79,7 +80,8 @@ impl From<&[u8]> for rpma_conn_private_data {
 /// ```c
 /// int fd;
 /// struct epoll_event wanted = {.events = EPOLLIN, .data.ptr = conn};
-/// if (!(ret = rpma_conn_get_event_fd(conn, &fd))) {
+/// ret = rpma_conn_get_event_fd(conn, &fd);
+/// if (!ret) {
 ///     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
 ///     if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &wanted))
 ///         perror("epoll_ctl");
@@ -105,7 +107,8 @@ pub unsafe extern "C" fn rpma_conn_get_event_fd(conn: *const rpma_conn, fd: *mut
 /// Errors, with `*event` as it was:
 /// - RPMA_E_INVAL: `conn` or `event` is NULL
 /// - RPMA_E_NO_EVENT: there is no event: wait until the descriptor is readable
-/// - RPMA_E_NOMEM: out of memory
+/// - RPMA_E_NOMEM: out of memory for the private data of the other side: the event is
+///   taken, so delete the connection and begin again
 /// - RPMA_E_PROVIDER: rdma_get_cm_event(3) or rdma_ack_cm_event(3) failed, for the reason
 ///   that the log gives. "Interrupted system call" is a signal: call it again.
 /// - RPMA_E_UNKNOWN: the event is none of those that a connection can have; the log names
@@ -117,9 +120,9 @@ pub unsafe extern "C" fn rpma_conn_get_event_fd(conn: *const rpma_conn, fd: *mut
 ///
 /// ```c
 /// enum rpma_conn_event event = RPMA_CONN_UNDEFINED;
-/// if (!(ret = rpma_conn_disconnect(conn)))
-///     while (event != RPMA_CONN_CLOSED && event != RPMA_CONN_LOST && !ret)
-///         ret = rpma_conn_next_event(conn, &event);
+/// ret = rpma_conn_disconnect(conn);
+/// while (!ret && event != RPMA_CONN_CLOSED && event != RPMA_CONN_LOST)
+///     ret = rpma_conn_next_event(conn, &event);
 /// rpma_conn_delete(&conn);
 /// ```
 pub unsafe extern "C" fn rpma_conn_next_event(
@@ -205,13 +208,15 @@ pub unsafe extern "C" fn rpma_conn_apply_remote_peer_cfg(
 ///
 /// # Example
 ///
-/// To tell whose a completion is that came from a CQ of a shared RQ:
+/// To tell whose a completion is that came from the CQ of a shared RQ:
 ///
 /// ```c
 /// uint32_t qp_num;
 /// struct ibv_wc wc;
-/// if (!(ret = rpma_cq_get_wc(cq, 1, &wc, NULL)) && !(ret = rpma_conn_get_qp_num(conn, &qp_num)) &&
-///     wc.qp_num == qp_num)
+/// ret = rpma_conn_get_qp_num(conn, &qp_num);
+/// if (!ret)
+///     ret = rpma_cq_get_wc(cq, 1, &wc, NULL);
+/// if (!ret && wc.qp_num == qp_num)
 ///     puts("it is this connection's");
 /// ```
 pub unsafe extern "C" fn rpma_conn_get_qp_num(conn: *const rpma_conn, qp_num: *mut u32) -> c_int {
@@ -280,10 +285,10 @@ pub unsafe extern "C" fn rpma_conn_get_rcq(
     })
 }
 
-/// Gives the descriptor that is readable when rpma_conn_wait() has an event, if the CQs
-/// of the connection share a channel.
+/// Gives the descriptor that is readable when rpma_conn_wait() has an event.
 ///
-/// It is the library's, not to be read or closed; it may be made non-blocking.
+/// There is one if the CQs of the connection share a channel. It is the library's, not to
+/// be read or closed; it may be made non-blocking.
 ///
 /// Thread-safe.
 ///
@@ -296,7 +301,8 @@ pub unsafe extern "C" fn rpma_conn_get_rcq(
 ///
 /// ```c
 /// int fd;
-/// if (!(ret = rpma_conn_get_compl_fd(conn, &fd)))
+/// ret = rpma_conn_get_compl_fd(conn, &fd);
+/// if (!ret)
 ///     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
 /// ```
 pub unsafe extern "C" fn rpma_conn_get_compl_fd(conn: *const rpma_conn, fd: *mut c_int) -> c_int {
@@ -334,9 +340,10 @@ pub unsafe extern "C" fn rpma_conn_get_compl_fd(conn: *const rpma_conn, fd: *mut
 /// ```c
 /// bool is_rcq;
 /// struct ibv_wc wc;
-/// if (!(ret = rpma_conn_wait(conn, 0, &cq, &is_rcq)))
-///     while (!(ret = rpma_cq_get_wc(cq, 1, &wc, NULL)))
-///         printf("%s: %s\n", is_rcq ? "received" : "done", ibv_wc_status_str(wc.status));
+/// ret = rpma_conn_wait(conn, 0, &cq, &is_rcq);
+/// while (!ret && !(ret = rpma_cq_get_wc(cq, 1, &wc, NULL)))
+///     printf("%s: %s\n", is_rcq ? "received" : "done",
+///            ibv_wc_status_str(wc.status));
 /// ```
 pub unsafe extern "C" fn rpma_conn_wait(
     conn: *mut rpma_conn,

@@ -10,27 +10,32 @@ use std::sync::atomic::Ordering::Relaxed;
 /// How a connection is made.
 pub type rpma_conn_cfg = crate::core::ConnCfg;
 
-/// Makes a connection configuration of the defaults.
+/// Makes a connection configuration.
 ///
-/// They are a timeout of 1000 ms, a CQ of 10 entries, no CQ for receives alone, a send
-/// queue and a receive queue of 10 requests, completion channels that are not shared, and
-/// no shared RQ.
+/// The defaults are a timeout of 1000 ms, a CQ of 10 entries, no CQ for receives alone, a
+/// send queue and a receive queue of 10 requests, completion channels that are not
+/// shared, and no shared RQ.
 ///
-/// It is the caller's, to be released by rpma_conn_cfg_delete(). It may serve for many
+/// It is the caller's, to be released by rpma_conn_cfg_delete(). It may serve many
 /// connections; a connection keeps nothing of it.
 ///
 /// Thread-safe.
 ///
 /// Errors:
 /// - RPMA_E_INVAL: `cfg_ptr` is NULL
-/// - RPMA_E_NOMEM: out of memory; `*cfg_ptr` is NULL then
+/// - RPMA_E_NOMEM: out of memory: nothing was made, and `*cfg_ptr` is NULL; the call can
+///   be repeated
 ///
 /// # Example
 ///
 /// ```c
 /// struct rpma_conn_cfg *cfg = NULL;
-/// if (!(ret = rpma_conn_cfg_new(&cfg)) && !(ret = rpma_conn_cfg_set_sq_size(cfg, 64)) &&
-///     !(ret = rpma_conn_cfg_set_cq_size(cfg, 64)))
+/// ret = rpma_conn_cfg_new(&cfg);
+/// if (!ret)
+///     ret = rpma_conn_cfg_set_sq_size(cfg, 64);
+/// if (!ret)
+///     ret = rpma_conn_cfg_set_cq_size(cfg, 64);
+/// if (!ret)
 ///     ret = rpma_conn_req_new(peer, addr, port, cfg, &req);
 /// rpma_conn_cfg_delete(&cfg);
 /// ```
@@ -91,8 +96,9 @@ pub unsafe extern "C" fn rpma_conn_cfg_set_timeout(
     })
 }
 
-/// Gives how long resolving the address and the route of the other side may take each, in
-/// milliseconds.
+/// Gives how long resolving the address and the route of the other side may take.
+///
+/// `*timeout_ms` is for each of the two, in milliseconds.
 ///
 /// Thread-safe.
 ///
@@ -126,7 +132,10 @@ pub unsafe extern "C" fn rpma_conn_cfg_get_timeout(
 ///
 /// ```c
 /// uint32_t sq, rq;
-/// if (!(ret = rpma_conn_cfg_get_sq_size(cfg, &sq)) && !(ret = rpma_conn_cfg_get_rq_size(cfg, &rq)))
+/// ret = rpma_conn_cfg_get_sq_size(cfg, &sq);
+/// if (!ret)
+///     ret = rpma_conn_cfg_get_rq_size(cfg, &rq);
+/// if (!ret)
 ///     ret = rpma_conn_cfg_set_cq_size(cfg, sq + rq);
 /// ```
 pub unsafe extern "C" fn rpma_conn_cfg_set_cq_size(cfg: *mut rpma_conn_cfg, cq_size: u32) -> c_int {
@@ -161,9 +170,9 @@ pub unsafe extern "C" fn rpma_conn_cfg_get_cq_size(
 /// # Example
 ///
 /// ```c
-/// ret = rpma_conn_cfg_set_rcq_size(cfg, 10);
-/// /* ... and of the connection that is made with it: */
 /// struct rpma_cq *rcq;
+/// ret = rpma_conn_cfg_set_rcq_size(cfg, 10);
+/// /* ... and of a connection that was made with it: */
 /// if (!ret)
 ///     ret = rpma_conn_get_rcq(conn, &rcq);
 /// ```
@@ -266,7 +275,8 @@ pub unsafe extern "C" fn rpma_conn_cfg_get_rq_size(
 /// # Example
 ///
 /// ```c
-/// if (!(ret = rpma_conn_cfg_set_rcq_size(cfg, 10)))
+/// ret = rpma_conn_cfg_set_rcq_size(cfg, 10);
+/// if (!ret)
 ///     ret = rpma_conn_cfg_set_compl_channel(cfg, true);
 /// ```
 pub unsafe extern "C" fn rpma_conn_cfg_set_compl_channel(

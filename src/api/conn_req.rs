@@ -25,7 +25,7 @@ pub type rpma_conn_req = crate::core::ConnReq;
 /// Errors, with `*req_ptr` as it was:
 /// - RPMA_E_INVAL: `peer`, `addr`, `port` or `req_ptr` is NULL, or `cfg` wants a shared
 ///   completion channel with a shared RQ that has its own CQ
-/// - RPMA_E_NOMEM: out of memory
+/// - RPMA_E_NOMEM: out of memory: nothing was made; the call can be repeated
 /// - RPMA_E_PROVIDER: rdma_getaddrinfo(3), rdma_create_id(3), rdma_resolve_addr(3) or
 ///   rdma_resolve_route(3) failed, no RDMA device serves the address, or the completion
 ///   queues or the QP can't be made: the log says which. "Connection timed out" asks for
@@ -36,10 +36,13 @@ pub type rpma_conn_req = crate::core::ConnReq;
 /// # Example
 ///
 /// ```c
-/// enum rpma_conn_event event;
-/// if (!(ret = rpma_conn_req_new(peer, "192.168.0.1", "7204", NULL, &req)) &&
-///     !(ret = rpma_conn_req_connect(&req, NULL, &conn)) &&
-///     !(ret = rpma_conn_next_event(conn, &event)) && event != RPMA_CONN_ESTABLISHED) {
+/// enum rpma_conn_event event = RPMA_CONN_UNDEFINED;
+/// ret = rpma_conn_req_new(peer, "192.168.0.1", "7204", NULL, &req);
+/// if (!ret)
+///     ret = rpma_conn_req_connect(&req, NULL, &conn);
+/// if (!ret)
+///     ret = rpma_conn_next_event(conn, &event);
+/// if (!ret && event != RPMA_CONN_ESTABLISHED) {
 ///     fprintf(stderr, "%s\n", rpma_utils_conn_event_2str(event));
 ///     rpma_conn_delete(&conn);
 /// }
@@ -112,7 +115,8 @@ pub unsafe extern "C" fn rpma_conn_req_delete(req_ptr: *mut *mut rpma_conn_req) 
 /// Errors, with `*conn_ptr` as it was:
 /// - RPMA_E_INVAL: `req_ptr`, `*req_ptr` or `conn_ptr` is NULL, or `pdata` has no pointer
 ///   or no length
-/// - RPMA_E_NOMEM: out of memory
+/// - RPMA_E_NOMEM: out of memory: the request is gone all the same, and a new one can be
+///   made
 /// - RPMA_E_PROVIDER: rdma_create_event_channel(3), rdma_migrate_id(3), rdma_accept(3),
 ///   rdma_connect(3) or ibv_reg_mr(3) failed, for the reason that the log gives. "Invalid
 ///   argument" of rdma_connect or rdma_accept is mostly private data that is longer than
@@ -144,10 +148,9 @@ pub unsafe extern "C" fn rpma_conn_req_connect(
     })
 }
 
-/// Posts a buffer for a message before the connection is made, so that the first one
-/// finds it.
+/// Posts a buffer for a message before the connection is made.
 ///
-/// It is `len` bytes of `dst` from `offset` on.
+/// So the first message finds one. The buffer is `len` bytes of `dst` from `offset` on.
 ///
 /// `op_context` comes back as `wr_id` of the completion; until then the memory may be
 /// written and the region must stay registered.
@@ -162,7 +165,8 @@ pub unsafe extern "C" fn rpma_conn_req_connect(
 /// # Example
 ///
 /// ```c
-/// if (!(ret = rpma_conn_req_recv(req, mr, 0, 64, NULL)))
+/// ret = rpma_conn_req_recv(req, mr, 0, 64, NULL);
+/// if (!ret)
 ///     ret = rpma_conn_req_connect(&req, NULL, &conn);
 /// ```
 pub unsafe extern "C" fn rpma_conn_req_recv(

@@ -8,10 +8,11 @@ use std::ffi::c_int;
 /// A completion queue, of a connection or a shared RQ.
 pub type rpma_cq = crate::core::Cq;
 
-/// Gives the descriptor that is readable when rpma_cq_wait() has an event; if the CQs of
-/// a connection share their channel, when rpma_conn_wait() has one.
+/// Gives the descriptor that is readable when rpma_cq_wait() has an event.
 ///
-/// It is the library's, not to be read or closed; it may be made non-blocking.
+/// If the CQs of a connection share their channel, it is that of
+/// rpma_conn_get_compl_fd(). It is the library's, not to be read or closed; it may be
+/// made non-blocking.
 ///
 /// Thread-safe.
 ///
@@ -24,7 +25,8 @@ pub type rpma_cq = crate::core::Cq;
 ///
 /// ```c
 /// int fd;
-/// if (!(ret = rpma_cq_get_fd(cq, &fd))) {
+/// ret = rpma_cq_get_fd(cq, &fd);
+/// if (!ret) {
 ///     struct pollfd wanted = {fd, POLLIN, 0};
 ///     if (poll(&wanted, 1, 1000) == 1)
 ///         ret = rpma_cq_wait(cq);
@@ -87,10 +89,13 @@ pub unsafe extern "C" fn rpma_cq_wait(cq: *mut rpma_cq) -> c_int {
 /// ```c
 /// struct ibv_wc wc[8];
 /// int got;
-/// if (!(ret = rpma_conn_get_cq(conn, &cq)) && !(ret = rpma_cq_wait(cq)))
-///     while (!(ret = rpma_cq_get_wc(cq, 8, wc, &got)))
-///         for (int i = 0; i < got; i++)
-///             printf("%#" PRIx64 ": %s\n", wc[i].wr_id, ibv_wc_status_str(wc[i].status));
+/// ret = rpma_conn_get_cq(conn, &cq);
+/// if (!ret)
+///     ret = rpma_cq_wait(cq);
+/// while (!ret && !(ret = rpma_cq_get_wc(cq, 8, wc, &got)))
+///     for (int i = 0; i < got; i++)
+///         printf("%#" PRIx64 ": %s\n", wc[i].wr_id,
+///                ibv_wc_status_str(wc[i].status));
 /// if (ret == RPMA_E_NO_COMPLETION)
 ///     ret = 0; /* All have been taken. */
 /// ```

@@ -19,7 +19,7 @@ pub type rpma_ep = crate::core::Ep;
 ///
 /// Errors, with `*ep_ptr` as it was:
 /// - RPMA_E_INVAL: `peer`, `addr`, `port` or `ep_ptr` is NULL
-/// - RPMA_E_NOMEM: out of memory
+/// - RPMA_E_NOMEM: out of memory: nothing was made; the call can be repeated
 /// - RPMA_E_PROVIDER: rdma_create_event_channel(3), rdma_create_id(3),
 ///   rdma_getaddrinfo(3), rdma_bind_addr(3) or rdma_listen(3) failed, for the reason that
 ///   the log gives: the address is none of this host's, or the port is taken or needs a
@@ -89,7 +89,8 @@ pub unsafe extern "C" fn rpma_ep_shutdown(ep_ptr: *mut *mut rpma_ep) -> c_int {
 ///
 /// ```c
 /// int fd;
-/// if (!(ret = rpma_ep_get_fd(ep, &fd))) {
+/// ret = rpma_ep_get_fd(ep, &fd);
+/// if (!ret) {
 ///     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
 ///     struct pollfd wanted = {fd, POLLIN, 0};
 ///     if (poll(&wanted, 1, 1000) == 1)
@@ -124,7 +125,7 @@ pub unsafe extern "C" fn rpma_ep_get_fd(ep: *const rpma_ep, fd: *mut c_int) -> c
 ///   event that is no request is mostly that of a client which has given up: take the
 ///   next one.
 /// - RPMA_E_NO_EVENT: there is no request: wait until the descriptor is readable
-/// - RPMA_E_NOMEM: out of memory
+/// - RPMA_E_NOMEM: out of memory: the other side was rejected, and may ask again
 /// - RPMA_E_PROVIDER: rdma_get_cm_event(3) or rdma_ack_cm_event(3) failed, no RDMA device
 ///   serves the address, or the completion queues or the QP can't be made: the log says
 ///   which. Mostly a size of `cfg` is more than the device allows, or all QPs are in use:

@@ -4,25 +4,25 @@ use super::export;
 use crate::core::Error;
 use std::ffi::{c_char, c_int};
 
-/// Unknown error.
+/// Unknown error: something below did what it should not. The log has what is known.
 pub const RPMA_E_UNKNOWN: c_int = -100000;
-/// Not supported.
+/// Not supported by the device, by the system or by the other side: do it another way.
 pub const RPMA_E_NOSUPP: c_int = -100001;
 /// A call of libibverbs or librdmacm failed; the log says which and why.
 pub const RPMA_E_PROVIDER: c_int = -100002;
-/// Out of memory.
+/// Out of memory. No operation needs any; what makes something does.
 pub const RPMA_E_NOMEM: c_int = -100003;
-/// Invalid argument.
+/// Invalid argument, or arguments that do not go together: mostly a fault of the program.
 pub const RPMA_E_INVAL: c_int = -100004;
-/// No completion is available.
+/// No completion is available: wait for one, or ask again.
 pub const RPMA_E_NO_COMPLETION: c_int = -100005;
-/// No event is available.
+/// No event is available: wait until the descriptor is readable.
 pub const RPMA_E_NO_EVENT: c_int = -100006;
-/// Temporary error: try again.
+/// Temporary error: try again. No function gives it now.
 pub const RPMA_E_AGAIN: c_int = -100007;
-/// The completion channel is shared.
+/// The completion channel is shared: wait by rpma_conn_wait().
 pub const RPMA_E_SHARED_CHANNEL: c_int = -100008;
-/// The completion channel is not shared.
+/// The completion channel is not shared: wait by rpma_cq_wait().
 pub const RPMA_E_NOT_SHARED_CHNL: c_int = -100009;
 
 // The core numbers its errors alike.

@@ -68,7 +68,8 @@ pub type rpma_log_function = unsafe extern "C" fn(
 /// To see on stderr why a function failed:
 ///
 /// ```c
-/// rpma_log_set_threshold(RPMA_LOG_THRESHOLD_AUX, RPMA_LOG_LEVEL_WARNING);
+/// rpma_log_set_threshold(RPMA_LOG_THRESHOLD_AUX,
+///                        RPMA_LOG_LEVEL_WARNING);
 /// ```
 pub unsafe extern "C" fn rpma_log_set_threshold(
     threshold: CEnum<rpma_log_threshold>,
@@ -120,15 +121,16 @@ pub unsafe extern "C" fn rpma_log_get_threshold(
 /// ```c
 /// #include <stdarg.h>
 ///
-/// static void to_stderr(enum rpma_log_level level, const char *file, int line,
-///                       const char *function, const char *format, ...)
+/// static void to_stderr(enum rpma_log_level level, const char *file,
+///                       int line, const char *function,
+///                       const char *format, ...)
 /// {
 ///     va_list arguments;
 ///     va_start(arguments, format);
-///     fprintf(stderr, "level %d, %s: ", (int)level, function ? function : "?");
+///     fprintf(stderr, "level %d, %s:%d, %s: ", (int)level,
+///             file ? file : "?", line, function ? function : "?");
 ///     vfprintf(stderr, format, arguments);
 ///     va_end(arguments);
-///     (void)file, (void)line;
 /// }
 ///
 /// int log_to_stderr(void)

@@ -47,7 +47,7 @@ pub const RPMA_MR_USAGE_RECV: c_int = 1 << 7;
 /// Errors, with `*mr_ptr` as it was:
 /// - RPMA_E_INVAL: `peer`, `ptr` or `mr_ptr` is NULL, `size` is 0, or `usage` is 0 or has
 ///   a bit that is none of RPMA_MR_USAGE_*
-/// - RPMA_E_NOMEM: out of memory
+/// - RPMA_E_NOMEM: out of memory: nothing was made; the call can be repeated
 /// - RPMA_E_PROVIDER: ibv_reg_mr(3) failed. If the log says "Cannot allocate memory", it
 ///   is mostly the limit of locked memory that is too low: see RLIMIT_MEMLOCK of
 ///   getrlimit(2). If it says "Bad address", not all of the range is mapped, or not for
@@ -58,12 +58,14 @@ pub const RPMA_MR_USAGE_RECV: c_int = 1 << 7;
 ///
 /// ```c
 /// size_t size = 4096;
-/// void *memory = aligned_alloc(4096, size);
 /// struct rpma_mr_local *mr = NULL;
+/// void *memory = aligned_alloc(4096, size);
 /// if (!memory)
 ///     return -1;
-/// ret = rpma_mr_reg(peer, memory, size, RPMA_MR_USAGE_READ_SRC | RPMA_MR_USAGE_WRITE_DST, &mr);
-/// /* ... */
+/// ret = rpma_mr_reg(peer, memory, size,
+///                   RPMA_MR_USAGE_READ_SRC | RPMA_MR_USAGE_WRITE_DST,
+///                   &mr);
+/// /* ... and once no operation uses it any more: */
 /// rpma_mr_dereg(&mr);
 /// free(memory);
 /// ```
@@ -185,7 +187,10 @@ pub unsafe extern "C" fn rpma_mr_get_descriptor_size(
 /// ```c
 /// void *memory;
 /// size_t size;
-/// if (!(ret = rpma_mr_get_ptr(mr, &memory)) && !(ret = rpma_mr_get_size(mr, &size)))
+/// ret = rpma_mr_get_ptr(mr, &memory);
+/// if (!ret)
+///     ret = rpma_mr_get_size(mr, &size);
+/// if (!ret)
 ///     memset(memory, 0, size);
 /// ```
 pub unsafe extern "C" fn rpma_mr_get_ptr(mr: *const rpma_mr_local, ptr: *mut *mut c_void) -> c_int {
@@ -234,7 +239,8 @@ pub unsafe extern "C" fn rpma_mr_get_size(mr: *const rpma_mr_local, size: *mut u
 /// To have the pages of a region that is paged on demand there before they are used:
 ///
 /// ```c
-/// ret = rpma_mr_advise(mr, 0, size, IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE,
+/// ret = rpma_mr_advise(mr, 0, size,
+///                      IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE,
 ///                      IBV_ADVISE_MR_FLAG_FLUSH);
 /// if (ret == RPMA_E_NOSUPP)
 ///     ret = 0;
@@ -263,19 +269,20 @@ pub unsafe extern "C" fn rpma_mr_advise(
 /// Errors, with `*mr_ptr` as it was:
 /// - RPMA_E_INVAL: `desc` or `mr_ptr` is NULL, `desc_size` is too small, or the
 ///   descriptor says of no use of the memory: it is not one, or not all of it has come
-/// - RPMA_E_NOMEM: out of memory
+/// - RPMA_E_NOMEM: out of memory: nothing was made; the call can be repeated
 ///
 /// # Example
 ///
 /// From the private data that the other side has sent:
 ///
 /// ```c
-/// struct rpma_conn_private_data pdata;
+/// struct rpma_conn_private_data data;
 /// size_t there;
-/// ret = rpma_conn_get_private_data(conn, &pdata);
-/// if (!ret && pdata.ptr)
-///     ret = rpma_mr_remote_from_descriptor(pdata.ptr, pdata.len, &remote);
-/// if (!ret && remote)
+/// ret = rpma_conn_get_private_data(conn, &data);
+/// if (!ret)
+///     ret = rpma_mr_remote_from_descriptor(data.ptr, data.len,
+///                                          &remote);
+/// if (!ret)
 ///     ret = rpma_mr_remote_get_size(remote, &there);
 /// ```
 pub unsafe extern "C" fn rpma_mr_remote_from_descriptor(
@@ -335,7 +342,7 @@ pub unsafe extern "C" fn rpma_mr_remote_get_size(
 /// int types;
 /// ret = rpma_mr_remote_get_flush_type(remote, &types);
 /// if (!ret && !(types & RPMA_MR_USAGE_FLUSH_TYPE_PERSISTENT))
-///     fputs("the other side keeps nothing over a loss of power\n", stderr);
+///     puts("nothing written there outlasts a loss of power");
 /// ```
 pub unsafe extern "C" fn rpma_mr_remote_get_flush_type(
     mr: *const rpma_mr_remote,

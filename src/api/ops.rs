@@ -119,8 +119,8 @@ unsafe fn message<'a>(
 
 /// Reads memory of the other side into local memory.
 ///
-/// It is `len` bytes from `src_offset` of `src` on, to `dst_offset` of `dst` on; nothing
-/// with `dst` and `src` NULL and the offsets and `len` 0.
+/// `len` bytes from `src_offset` of `src` on go to `dst_offset` of `dst` on; with `dst`
+/// and `src` NULL and the offsets and `len` 0, none do.
 ///
 /// `flags` is one of `RPMA_F_COMPLETION_*`.
 ///
@@ -142,9 +142,15 @@ unsafe fn message<'a>(
 ///
 /// ```c
 /// struct ibv_wc wc;
-/// if (!(ret = rpma_read(conn, mr, 0, remote, 0, 4096, RPMA_F_COMPLETION_ALWAYS, NULL)) &&
-///     !(ret = rpma_conn_get_cq(conn, &cq)) && !(ret = rpma_cq_wait(cq)) &&
-///     !(ret = rpma_cq_get_wc(cq, 1, &wc, NULL)) && wc.status != IBV_WC_SUCCESS)
+/// ret = rpma_conn_get_cq(conn, &cq);
+/// if (!ret)
+///     ret = rpma_read(conn, mr, 0, remote, 0, 4096,
+///                     RPMA_F_COMPLETION_ALWAYS, NULL);
+/// if (!ret)
+///     ret = rpma_cq_wait(cq);
+/// if (!ret)
+///     ret = rpma_cq_get_wc(cq, 1, &wc, NULL);
+/// if (!ret && wc.status != IBV_WC_SUCCESS)
 ///     fprintf(stderr, "read: %s\n", ibv_wc_status_str(wc.status));
 /// ```
 pub unsafe extern "C" fn rpma_read(
@@ -192,8 +198,8 @@ unsafe extern "C" fn read_nothing(
 
 /// Writes local memory to memory of the other side.
 ///
-/// It is `len` bytes from `src_offset` of `src` on, to `dst_offset` of `dst` on; nothing
-/// with `dst` and `src` NULL and the offsets and `len` 0.
+/// `len` bytes from `src_offset` of `src` on go to `dst_offset` of `dst` on; with `dst`
+/// and `src` NULL and the offsets and `len` 0, none do.
 ///
 /// `flags` is one of `RPMA_F_COMPLETION_*`.
 ///
@@ -217,8 +223,11 @@ unsafe extern "C" fn read_nothing(
 /// Writing and making it persistent, with one completion for both:
 ///
 /// ```c
-/// if (!(ret = rpma_write(conn, remote, 0, mr, 0, 4096, RPMA_F_COMPLETION_ON_ERROR, NULL)))
-///     ret = rpma_flush(conn, remote, 0, 4096, RPMA_FLUSH_TYPE_PERSISTENT,
+/// ret = rpma_write(conn, remote, 0, mr, 0, 4096,
+///                  RPMA_F_COMPLETION_ON_ERROR, NULL);
+/// if (!ret)
+///     ret = rpma_flush(conn, remote, 0, 4096,
+///                      RPMA_FLUSH_TYPE_PERSISTENT,
 ///                      RPMA_F_COMPLETION_ALWAYS, NULL);
 /// ```
 pub unsafe extern "C" fn rpma_write(
@@ -264,7 +273,7 @@ unsafe extern "C" fn write_nothing(
     })
 }
 
-/// Writes as rpma_write() does, and completes a receive of the other side with a number.
+/// Writes as rpma_write() does, with a number that completes a receive of the other side.
 ///
 /// The number, `imm`, is `imm_data` of the completion there, in network byte order. The
 /// other side must have posted a receive for it.
@@ -279,7 +288,8 @@ unsafe extern "C" fn write_nothing(
 ///
 /// ```c
 /// struct ibv_wc wc;
-/// if (!(ret = rpma_cq_get_wc(cq, 1, &wc, NULL)) && wc.status == IBV_WC_SUCCESS &&
+/// ret = rpma_cq_get_wc(cq, 1, &wc, NULL);
+/// if (!ret && wc.status == IBV_WC_SUCCESS &&
 ///     wc.wc_flags & IBV_WC_WITH_IMM)
 ///     printf("%u\n", ntohl(wc.imm_data));
 /// ```
@@ -356,12 +366,18 @@ unsafe extern "C" fn write_with_imm_nothing(
 ///
 /// ```c
 /// uint64_t used = 4096;
-/// if (!(ret = rpma_write(conn, remote, 8, mr, 0, used, RPMA_F_COMPLETION_ON_ERROR, NULL)) &&
-///     !(ret = rpma_flush(conn, remote, 8, used, RPMA_FLUSH_TYPE_PERSISTENT,
-///                        RPMA_F_COMPLETION_ON_ERROR, NULL)) &&
-///     !(ret = rpma_atomic_write(conn, remote, 0, (const char *)&used,
-///                               RPMA_F_COMPLETION_ON_ERROR, NULL)))
-///     ret = rpma_flush(conn, remote, 0, sizeof(used), RPMA_FLUSH_TYPE_PERSISTENT,
+/// ret = rpma_write(conn, remote, 8, mr, 0, used,
+///                  RPMA_F_COMPLETION_ON_ERROR, NULL);
+/// if (!ret)
+///     ret = rpma_flush(conn, remote, 8, used,
+///                      RPMA_FLUSH_TYPE_PERSISTENT,
+///                      RPMA_F_COMPLETION_ON_ERROR, NULL);
+/// if (!ret)
+///     ret = rpma_atomic_write(conn, remote, 0, (const char *)&used,
+///                             RPMA_F_COMPLETION_ON_ERROR, NULL);
+/// if (!ret)
+///     ret = rpma_flush(conn, remote, 0, sizeof(used),
+///                      RPMA_FLUSH_TYPE_PERSISTENT,
 ///                      RPMA_F_COMPLETION_ALWAYS, NULL);
 /// ```
 pub unsafe extern "C" fn rpma_atomic_write(
@@ -384,10 +400,10 @@ pub unsafe extern "C" fn rpma_atomic_write(
     })
 }
 
-/// Flushes memory of the other side, so that what this connection wrote there before is
-/// visible or persistent.
+/// Flushes memory of the other side.
 ///
-/// It is `len` bytes from `dst_offset` of `dst` on. The completion says that it is done.
+/// What this connection wrote there before is visible or persistent then. What is flushed
+/// is `len` bytes from `dst_offset` of `dst` on. The completion says that it is done.
 ///
 /// `type` is one of `enum rpma_flush_type`. Persistence needs the word of the other side,
 /// by rpma_conn_apply_remote_peer_cfg().
@@ -442,9 +458,9 @@ pub unsafe extern "C" fn rpma_flush(
 
 /// Sends a message to the other side.
 ///
-/// It is `len` bytes of `src` from `offset` on, or none with `src` NULL and `offset` and
-/// `len` 0. The other side must have posted a buffer for it, by rpma_recv() or
-/// rpma_conn_req_recv(), that is long enough.
+/// The message is `len` bytes of `src` from `offset` on, or none with `src` NULL and
+/// `offset` and `len` 0. The other side must have posted a buffer for it, by rpma_recv()
+/// or rpma_conn_req_recv(), that is long enough.
 ///
 /// `flags` is one of `RPMA_F_COMPLETION_*`.
 ///
@@ -465,8 +481,10 @@ pub unsafe extern "C" fn rpma_flush(
 /// A question and the buffer for its answer, which is posted first:
 ///
 /// ```c
-/// if (!(ret = rpma_recv(conn, mr, 64, 64, NULL)))
-///     ret = rpma_send(conn, mr, 0, 64, RPMA_F_COMPLETION_ON_ERROR, NULL);
+/// ret = rpma_recv(conn, mr, 64, 64, NULL);
+/// if (!ret)
+///     ret = rpma_send(conn, mr, 0, 64,
+///                     RPMA_F_COMPLETION_ON_ERROR, NULL);
 /// ```
 pub unsafe extern "C" fn rpma_send(
     conn: *mut rpma_conn,
@@ -517,7 +535,8 @@ unsafe extern "C" fn send_nothing(
 /// A number alone, which needs no memory:
 ///
 /// ```c
-/// ret = rpma_send_with_imm(conn, NULL, 0, 0, RPMA_F_COMPLETION_ALWAYS, 42, NULL);
+/// ret = rpma_send_with_imm(conn, NULL, 0, 0,
+///                          RPMA_F_COMPLETION_ALWAYS, 42, NULL);
 /// ```
 pub unsafe extern "C" fn rpma_send_with_imm(
     conn: *mut rpma_conn,
@@ -559,8 +578,8 @@ unsafe extern "C" fn send_with_imm_nothing(
 
 /// Posts a buffer for a message of the other side.
 ///
-/// It is `len` bytes of `dst` from `offset` on, or none with `dst` NULL and `offset` and
-/// `len` 0.
+/// The buffer is `len` bytes of `dst` from `offset` on, or none with `dst` NULL and
+/// `offset` and `len` 0.
 ///
 /// The buffers are taken in no order that can be relied on. `op_context` comes back as
 /// `wr_id` of the completion; until then the memory may be written and the region must

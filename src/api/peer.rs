@@ -19,7 +19,8 @@ pub type rpma_peer = crate::core::Peer;
 ///
 /// Errors, with `*peer_ptr` as it was:
 /// - RPMA_E_INVAL: `ibv_ctx` or `peer_ptr` is NULL
-/// - RPMA_E_NOMEM: out of memory, also within ibv_alloc_pd(3)
+/// - RPMA_E_NOMEM: out of memory, also within ibv_alloc_pd(3): nothing was made; the call
+///   can be repeated
 /// - RPMA_E_PROVIDER: ibv_query_device_ex(3) or ibv_alloc_pd(3) failed, for the reason
 ///   that the log gives: the device may have gone, or have no more protection domains
 /// - RPMA_E_UNKNOWN: ibv_alloc_pd(3) failed without saying why

@@ -19,7 +19,7 @@ pub type rpma_peer_cfg = crate::core::PeerCfg;
 ///
 /// Errors, with `*pcfg_ptr` as it was:
 /// - RPMA_E_INVAL: `pcfg_ptr` is NULL
-/// - RPMA_E_NOMEM: out of memory
+/// - RPMA_E_NOMEM: out of memory: nothing was made; the call can be repeated
 ///
 /// # Example
 ///
@@ -28,16 +28,15 @@ pub type rpma_peer_cfg = crate::core::PeerCfg;
 /// ```c
 /// struct rpma_peer_cfg *pcfg = NULL;
 /// uint8_t descriptor[32];
-/// size_t size;
-/// if ((ret = rpma_peer_cfg_new(&pcfg)) ||
-///     (ret = rpma_peer_cfg_set_direct_write_to_pmem(pcfg, true)) ||
-///     (ret = rpma_peer_cfg_get_descriptor_size(pcfg, &size)))
-///     goto failed;
-/// assert(size <= sizeof(descriptor));
-/// if ((ret = rpma_peer_cfg_get_descriptor(pcfg, descriptor)))
-///     goto failed;
-/// /* Send the descriptor to the other side, as private data for one. */
-/// failed:
+/// size_t size = 0;
+/// ret = rpma_peer_cfg_new(&pcfg);
+/// if (!ret)
+///     ret = rpma_peer_cfg_set_direct_write_to_pmem(pcfg, true);
+/// if (!ret)
+///     ret = rpma_peer_cfg_get_descriptor_size(pcfg, &size);
+/// if (!ret && size <= sizeof(descriptor))
+///     ret = rpma_peer_cfg_get_descriptor(pcfg, descriptor);
+/// /* Send it to the other side, as private data for one. */
 /// rpma_peer_cfg_delete(&pcfg);
 /// ```
 pub unsafe extern "C" fn rpma_peer_cfg_new(pcfg_ptr: *mut *mut rpma_peer_cfg) -> c_int {
@@ -162,7 +161,7 @@ pub unsafe extern "C" fn rpma_peer_cfg_get_descriptor_size(
 ///
 /// Errors, with `*pcfg_ptr` as it was:
 /// - RPMA_E_INVAL: `desc` or `pcfg_ptr` is NULL, or `desc_size` is 0
-/// - RPMA_E_NOMEM: out of memory
+/// - RPMA_E_NOMEM: out of memory: nothing was made; the call can be repeated
 ///
 /// # Example
 ///

@@ -25,7 +25,7 @@ pub type rpma_srq = crate::core::Srq;
 /// Errors, with `*srq_ptr` as it was, or NULL where there is no memory for the object
 /// itself:
 /// - RPMA_E_INVAL: `peer` or `srq_ptr` is NULL
-/// - RPMA_E_NOMEM: out of memory
+/// - RPMA_E_NOMEM: out of memory: nothing was made; the call can be repeated
 /// - RPMA_E_PROVIDER: ibv_create_srq(3), ibv_create_comp_channel(3), ibv_create_cq(3) or
 ///   ibv_req_notify_cq(3) failed, for the reason that the log gives. Mostly a size is
 ///   more than the device allows: compare with max_srq_wr and max_cqe of ibv_devinfo(1).
@@ -33,7 +33,10 @@ pub type rpma_srq = crate::core::Srq;
 /// # Example
 ///
 /// ```c
-/// if (!(ret = rpma_srq_new(peer, NULL, &srq)) && !(ret = rpma_conn_cfg_set_srq(cfg, srq)))
+/// ret = rpma_srq_new(peer, NULL, &srq);
+/// if (!ret)
+///     ret = rpma_conn_cfg_set_srq(cfg, srq);
+/// if (!ret)
 ///     ret = rpma_ep_next_conn_req(ep, cfg, &req);
 /// ```
 pub unsafe extern "C" fn rpma_srq_new(
@@ -79,8 +82,8 @@ pub unsafe extern "C" fn rpma_srq_delete(srq_ptr: *mut *mut rpma_srq) -> c_int {
 
 /// Posts a buffer for a message that any of the connections receives.
 ///
-/// It is `len` bytes of `dst` from `offset` on, or none with `dst` NULL and `offset` and
-/// `len` 0.
+/// The buffer is `len` bytes of `dst` from `offset` on, or none with `dst` NULL and
+/// `offset` and `len` 0.
 ///
 /// The buffers are taken in no order that can be relied on. `op_context` comes back as
 /// `wr_id` of the completion; until then the memory may be written and the region must
@@ -136,9 +139,11 @@ pub unsafe extern "C" fn rpma_srq_recv(
 ///
 /// ```c
 /// struct ibv_wc wc;
-/// if (!(ret = rpma_srq_get_rcq(srq, &cq)) && cq && !(ret = rpma_cq_wait(cq)))
-///     while (!(ret = rpma_cq_get_wc(cq, 1, &wc, NULL)))
-///         printf("%u bytes over QP %u\n", wc.byte_len, wc.qp_num);
+/// ret = rpma_srq_get_rcq(srq, &cq);
+/// if (!ret && cq)
+///     ret = rpma_cq_wait(cq);
+/// while (!ret && !(ret = rpma_cq_get_wc(cq, 1, &wc, NULL)))
+///     printf("%u bytes over QP %u\n", wc.byte_len, wc.qp_num);
 /// ```
 pub unsafe extern "C" fn rpma_srq_get_rcq(
     srq: *const rpma_srq,

@@ -8,9 +8,9 @@ use std::ptr;
 /// How a shared RQ is made.
 pub type rpma_srq_cfg = crate::core::SrqCfg;
 
-/// Makes a shared RQ configuration of the defaults.
+/// Makes a shared RQ configuration.
 ///
-/// They are a queue of 20 requests and a CQ of its own of 20 entries.
+/// The defaults are a queue of 20 requests and a CQ of its own of 20 entries.
 ///
 /// It is the caller's, to be released by rpma_srq_cfg_delete(). A shared RQ keeps nothing
 /// of it.
@@ -19,16 +19,21 @@ pub type rpma_srq_cfg = crate::core::SrqCfg;
 ///
 /// Errors:
 /// - RPMA_E_INVAL: `cfg_ptr` is NULL
-/// - RPMA_E_NOMEM: out of memory; `*cfg_ptr` is NULL then
+/// - RPMA_E_NOMEM: out of memory: nothing was made, and `*cfg_ptr` is NULL; the call can
+///   be repeated
 ///
 /// # Example
 ///
 /// ```c
-/// struct rpma_srq_cfg *scfg = NULL;
-/// if (!(ret = rpma_srq_cfg_new(&scfg)) && !(ret = rpma_srq_cfg_set_rq_size(scfg, 1000)) &&
-///     !(ret = rpma_srq_cfg_set_rcq_size(scfg, 1000)))
-///     ret = rpma_srq_new(peer, scfg, &srq);
-/// rpma_srq_cfg_delete(&scfg);
+/// struct rpma_srq_cfg *cfg = NULL;
+/// ret = rpma_srq_cfg_new(&cfg);
+/// if (!ret)
+///     ret = rpma_srq_cfg_set_rq_size(cfg, 1000);
+/// if (!ret)
+///     ret = rpma_srq_cfg_set_rcq_size(cfg, 1000);
+/// if (!ret)
+///     ret = rpma_srq_new(peer, cfg, &srq);
+/// rpma_srq_cfg_delete(&cfg);
 /// ```
 pub unsafe extern "C" fn rpma_srq_cfg_new(cfg_ptr: *mut *mut rpma_srq_cfg) -> c_int {
     call(|| {

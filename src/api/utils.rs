@@ -36,7 +36,9 @@ pub enum rpma_util_ibv_context_type {
 ///
 /// ```c
 /// struct ibv_context *device;
-/// ret = rpma_utils_get_ibv_context("192.168.0.1", RPMA_UTIL_IBV_CONTEXT_LOCAL, &device);
+/// ret = rpma_utils_get_ibv_context("192.168.0.1",
+///                                  RPMA_UTIL_IBV_CONTEXT_LOCAL,
+///                                  &device);
 /// if (!ret)
 ///     ret = rpma_peer_new(device, &peer);
 /// ```
@@ -78,7 +80,7 @@ pub unsafe extern "C" fn rpma_utils_get_ibv_context(
 /// int odp;
 /// ret = rpma_utils_ibv_context_is_odp_capable(device, &odp);
 /// if (!ret && !odp)
-///     puts("use device DAX: files on a DAX filesystem can't be registered here");
+///     puts("files on a DAX filesystem can't be registered here");
 /// ```
 pub unsafe extern "C" fn rpma_utils_ibv_context_is_odp_capable(
     ibv_ctx: *mut ibv_context,
@@ -111,7 +113,7 @@ pub unsafe extern "C" fn rpma_utils_ibv_context_is_odp_capable(
 /// enum rpma_conn_event event;
 /// ret = rpma_conn_next_event(conn, &event);
 /// if (!ret && event != RPMA_CONN_ESTABLISHED)
-///     fprintf(stderr, "no connection: %s\n", rpma_utils_conn_event_2str(event));
+///     fprintf(stderr, "%s\n", rpma_utils_conn_event_2str(event));
 /// ```
 pub unsafe extern "C" fn rpma_utils_conn_event_2str(
     conn_event: CEnum<rpma_conn_event>,
