@@ -272,9 +272,12 @@ static inline int take_offer(struct rpma_conn *conn, size_t size, struct rpma_mr
 	int status = 0;
 
 	TRY(rpma_conn_get_private_data(conn, &data));
-	if (data.len < sizeof(offer)) /* more is fine: a device may fill up with zeros */
-		return fail("the server's offer has %d bytes", data.len);
+	/* It may be longer than what was sent: devices fill up with zeros. */
+	if (data.len < sizeof(offer))
+		return fail("the server offers nothing");
 	memcpy(&offer, data.ptr, sizeof(offer));
+	if (offer.memory_size == 0 || offer.peer_cfg_size == 0)
+		return fail("the server offers nothing");
 	if (offer.memory_size > sizeof(offer.memory) || offer.peer_cfg_size > sizeof(offer.peer_cfg))
 		return fail("the server's offer makes no sense");
 
