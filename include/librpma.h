@@ -470,11 +470,10 @@ int rpma_peer_cfg_delete(struct rpma_peer_cfg **pcfg_ptr);
 /**
  * Declares whether direct write to persistent memory is supported.
  *
- * It is where what a device writes into the persistent memory of this side is persistent
- * once it is flushed, with no help of the processor.
- *
- * That is a matter of the platform, which the library can't find out; it is false at
- * first. Say true where the platform's manual says so, or where native flush does it.
+ * It is if what a device writes into the persistent memory of this side is persistent
+ * once it is flushed, with no help of the processor. That is a matter of the platform,
+ * which the library can't find out: say true where the platform's manual does. It is
+ * false at first.
  *
  * Thread-safe.
  *
@@ -1559,11 +1558,12 @@ int rpma_atomic_write(struct rpma_conn *conn,
 /**
  * Flushes memory of the other side.
  *
- * What this connection wrote there before is visible or persistent then. What is flushed
- * is len bytes from dst_offset of dst on. The completion says that it is done.
+ * What this connection wrote before to the len bytes from dst_offset of dst on is
+ * visible or persistent once the flush has completed.
  *
- * type is one of enum rpma_flush_type. Persistence needs the word of the other side,
- * by rpma_conn_apply_remote_peer_cfg().
+ * type is one of enum rpma_flush_type.
+ *
+ * Persistence needs the word of the other side, by rpma_conn_apply_remote_peer_cfg().
  *
  * Where the device has no flush, an RDMA read of up to 8 bytes at dst_offset does for
  * it; it is up to the other side's platform that persistence follows, which it tells by

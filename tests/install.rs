@@ -180,10 +180,7 @@ fn the_manual_is_found() {
         run(command.args(arguments).env("MANPAGER", "cat")).0
     };
     let read = show(&["rpma_read"]);
-    assert!(
-        read.contains("rpma_read(struct rpma_conn *conn, struct rpma_mr_local *dst,"),
-        "{read}"
-    );
+    assert!(read.contains("rpma_read(struct rpma_conn *conn,"), "{read}");
     // A page of several functions, by another name than its own.
     assert_eq!(show(&["rpma_send_with_imm"]), show(&["rpma_send"]));
     for (section, page) in [("7", "librpma"), ("7", "softverbs"), ("1", "softverbs")] {

@@ -402,11 +402,12 @@ pub unsafe extern "C" fn rpma_atomic_write(
 
 /// Flushes memory of the other side.
 ///
-/// What this connection wrote there before is visible or persistent then. What is flushed
-/// is `len` bytes from `dst_offset` of `dst` on. The completion says that it is done.
+/// What this connection wrote before to the `len` bytes from `dst_offset` of `dst` on is
+/// visible or persistent once the flush has completed.
 ///
-/// `type` is one of `enum rpma_flush_type`. Persistence needs the word of the other side,
-/// by rpma_conn_apply_remote_peer_cfg().
+/// `type` is one of `enum rpma_flush_type`.
+///
+/// Persistence needs the word of the other side, by rpma_conn_apply_remote_peer_cfg().
 ///
 /// Where the device has no flush, an RDMA read of up to 8 bytes at `dst_offset` does for
 /// it; it is up to the other side's platform that persistence follows, which it tells by

@@ -65,11 +65,10 @@ pub unsafe extern "C" fn rpma_peer_cfg_delete(pcfg_ptr: *mut *mut rpma_peer_cfg)
 
 /// Declares whether direct write to persistent memory is supported.
 ///
-/// It is where what a device writes into the persistent memory of this side is persistent
-/// once it is flushed, with no help of the processor.
-///
-/// That is a matter of the platform, which the library can't find out; it is false at
-/// first. Say true where the platform's manual says so, or where native flush does it.
+/// It is if what a device writes into the persistent memory of this side is persistent
+/// once it is flushed, with no help of the processor. That is a matter of the platform,
+/// which the library can't find out: say true where the platform's manual does. It is
+/// false at first.
 ///
 /// Thread-safe.
 ///
