@@ -218,10 +218,11 @@ impl State {
         }
     }
 
-    /// Lets the other side know if the queue pair does nothing any more.
+    /// Lets the other side know if the queue pair does nothing any more, after what it has to
+    /// answer still.
     fn tell_failed(&mut self) {
         let failed = match &self.qp {
-            Some(qp) => qp.is_error(),
+            Some(qp) => qp.is_error() && self.tx.responses.is_empty(),
             None => true,
         };
         if failed && self.phase == Phase::Established && !self.tx.told_failed {
