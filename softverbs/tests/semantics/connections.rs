@@ -287,28 +287,31 @@ fn two_ids_share_an_address_where_both_say_so() {
 
 #[test]
 fn a_port_can_be_had_again_at_once() {
-    let channel = Channel::new();
-    // Where no other test takes it meanwhile.
-    let mut address = at([127, 0, 7, 1], 0);
-    for round in 0..20 {
-        let listener = Id::new(&channel);
-        address = listener.listen_at(&address, 0);
-        // Connections that the server ends, and so has to remember.
-        let client = begin(&address, &Setup::default());
-        let server = Id(channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id);
-        server.create_small_qp();
-        server.accept(&ConnParam::default());
-        client.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
-        channel.expect(RDMA_CM_EVENT_ESTABLISHED);
-        server.disconnect();
-        client.channel.expect(RDMA_CM_EVENT_DISCONNECTED);
-        client.id.disconnect();
-        assert_eq!(
-            channel.expect(RDMA_CM_EVENT_DISCONNECTED).id,
-            server.0,
-            "round {round}"
-        );
-    }
+    // A child that a test makes beside this one has the listening socket until it runs its program.
+    alone(|| {
+        let channel = Channel::new();
+        // Where nobody else takes it meanwhile.
+        let mut address = at([127, 0, 7, 1], 0);
+        for round in 0..20 {
+            let listener = Id::new(&channel);
+            address = listener.listen_at(&address, 0);
+            // Connections that the server ends, and so has to remember.
+            let client = begin(&address, &Setup::default());
+            let server = Id(channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id);
+            server.create_small_qp();
+            server.accept(&ConnParam::default());
+            client.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+            channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+            server.disconnect();
+            client.channel.expect(RDMA_CM_EVENT_DISCONNECTED);
+            client.id.disconnect();
+            assert_eq!(
+                channel.expect(RDMA_CM_EVENT_DISCONNECTED).id,
+                server.0,
+                "round {round}"
+            );
+        }
+    });
 }
 
 #[test]

@@ -317,6 +317,13 @@ fn a_process_that_is_stopped_for_a_while_goes_on() {
     };
     let from = client.memory(1 << 20, LOCAL);
     c!(libc::kill(part.pid() as libc::pid_t, libc::SIGSTOP));
+    let tasks = format!("/proc/{}/task", part.pid());
+    until("all of its threads stand still", || {
+        std::fs::read_dir(&tasks).unwrap().all(|task| {
+            let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+            stat.rsplit(')').next().unwrap().starts_with(" T")
+        })
+    });
     for id in 0..20 {
         client.post(Wr::new(id, Op::Write(at), vec![from.sge(0, 1 << 20)]));
     }
