@@ -386,6 +386,8 @@ struct Peer<'a> {
     /// Of hundred things it does, how many are wrong.
     malice: u8,
     gone: bool,
+    /// What follows the frame that was read last.
+    payload: usize,
 }
 
 fn bytes(frame: &Frame, payload: usize) -> Vec<u8> {
@@ -439,7 +441,10 @@ impl Peer<'_> {
             }
             match decode(&got).expect("the program sends frames") {
                 None => {}
-                Some((frame, ..)) => return Some(frame),
+                Some((frame, _, payload)) => {
+                    self.payload = payload;
+                    return Some(frame);
+                }
             }
         }
         panic!("the program does not answer");
@@ -772,6 +777,7 @@ fn peer<'a>(program: &'a Program, stream: TcpStream, rng: &mut fastrand::Rng) ->
         answered: 0,
         malice: [2, 10, 40, 90][rng.usize(..4)],
         gone: false,
+        payload: 0,
     }
 }
 
@@ -1249,5 +1255,117 @@ fn those_who_say_nothing_are_let_go() {
         });
         drop(silent);
         tell(&format!("protocol, {NAME}: {MANY} gone"));
+    });
+}
+
+#[test]
+fn a_message_that_was_not_taken_begins_anew() {
+    const NAME: &str = "a_message_that_was_not_taken_begins_anew";
+    /// More than a link takes if nobody reads.
+    const LEN: usize = 32 << 20;
+    fuzz::in_child("protocol", NAME, || {
+        device();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (pd, channel, cq) = (Pd::new(), Channel::new(), Cq::new(4, None));
+        let memory = Memory::new(LEN);
+        let mut rng = fastrand::Rng::with_seed(1);
+        rng.fill(memory.part(0, LEN));
+        let region = Mr::new(&pd, &memory, 0, LEN, LOCAL_WRITE);
+        let id = Id::new(&channel);
+        id.resolve(&channel, listener.local_addr().unwrap().port());
+        id.create_qp(&QpPlan {
+            pd: &pd,
+            send_cq: &cq,
+            recv_cq: &cq,
+            srq: None,
+            sends: 4,
+            receives: 1,
+            inline: 0,
+            all_signaled: true,
+        });
+        let agreement = Agreement {
+            responder_resources: 1,
+            initiator_depth: 1,
+            rnr_retry: 7,
+            private: &[],
+        };
+        assert_eq!(id.connect(agreement), 0);
+        let (stream, _) = listener.accept().unwrap();
+        let program = Program::new();
+        let mut peer = peer(&program, stream, &mut rng);
+        peer.frame();
+        let reply = Frame::Reply(
+            Params {
+                rnr_retry_count: 7,
+                ..peer.params()
+            },
+            Private::NONE,
+        );
+        peer.put(&bytes(&reply, 0));
+        let event = channel.next(LIMIT).expect("it is established");
+        let established = rdma_cm_event_type::RDMA_CM_EVENT_ESTABLISHED;
+        assert_eq!(event.kind, established);
+        // The second of them is the one that nobody takes.
+        for (i, len) in [8, LEN].into_iter().enumerate() {
+            let sge = ibv_sge {
+                addr: memory.addr(),
+                length: len as u32,
+                lkey: region.lkey(),
+            };
+            let request = Request {
+                id: i as u64,
+                op: Op::Send(None),
+                sges: &[sge],
+                signaled: true,
+                fence: false,
+                solicited: false,
+                inline: false,
+            };
+            assert_eq!(request.post(&id, false), 0);
+        }
+        peer.stream.set_nonblocking(false).unwrap();
+        peer.stream.set_read_timeout(Some(LIMIT)).unwrap();
+        // Reads frames until a message has come whole.
+        let mut got = vec![];
+        let mut times = 0;
+        let mut next = |peer: &mut Peer, wanted: u32| loop {
+            let frame = peer.frame().expect("the message comes");
+            let Frame::Send { seq, flags, .. } = frame else {
+                assert_eq!(frame, Frame::Ready);
+                continue;
+            };
+            if flags.contains(Flags::FIRST) && seq == wanted {
+                got.clear();
+                times += 1;
+            }
+            let start = got.len();
+            got.resize(start + peer.payload, 0);
+            peer.stream.read_exact(&mut got[start..]).unwrap();
+            if times == 1 && wanted == 1 {
+                let timer = 0;
+                peer.put(&bytes(&Frame::NotReady { seq, timer }, 0));
+                peer.put(&bytes(&Frame::ReadyAgain, 0));
+                times += 1;
+            } else if flags.contains(Flags::LAST) && seq == wanted {
+                return (std::mem::take(&mut got), std::mem::take(&mut times));
+            }
+        };
+        let (message, _) = next(&mut peer, 0);
+        assert_eq!(message, memory.bytes()[..8]);
+        let (message, times) = next(&mut peer, 1);
+        assert_eq!(times, 3, "it begins anew");
+        assert!(message == memory.bytes(), "all of it is right");
+        assert!(cq.poll(&mut vec![]) == 1, "the first was carried out");
+        peer.put(&bytes(&Frame::Ack(1), 0));
+        let mut found = vec![];
+        until("the second is carried out", LIMIT, || {
+            cq.poll(&mut found) > 0
+        });
+        assert_eq!(
+            (found[0].wr_id, found[0].status),
+            (1, ibv_wc_status::IBV_WC_SUCCESS)
+        );
+        drop(peer);
+        drop(id);
     });
 }

@@ -109,11 +109,14 @@ impl Message {
         let seed = mix(connection ^ mix(number));
         let mut rng = Rng::with_seed(seed);
         let kinds = [Kind::Send, Kind::SendImm, Kind::WriteImm, Kind::WriteSend];
-        Self {
-            kind: kinds[rng.usize(..4)],
-            len: length(&mut rng),
-            seed,
-        }
+        let kind = kinds[rng.usize(..4)];
+        // Some connections have more on the way than a link takes at once.
+        let len = if connection % 8 == 0 && rng.bool() {
+            rng.usize(..=LONGEST)
+        } else {
+            length(&mut rng)
+        };
+        Self { kind, len, seed }
     }
 
     fn imm(&self) -> u32 {
