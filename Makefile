@@ -37,6 +37,7 @@ test:
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	scripts/debian13
+	cargo test --locked --no-fail-fast --package softverbs
 	cargo test --locked --no-fail-fast
 
 demo:
