@@ -8,6 +8,7 @@ use std::io::{PipeReader, Read, Write as _};
 use std::net::{IpAddr, TcpListener};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -459,14 +460,25 @@ impl Drop for Process {
 
 // ---- ports ----
 
+/// A port that nobody has, and nobody gets by connecting from it either.
 fn free_port(address: &str) -> u16 {
+    const FIRST: u16 = 10_000;
+    // Where ports for connecting begin (ip_local_port_range, ip(7)).
+    const END: u16 = 32_768;
+    static NEXT: AtomicU16 = AtomicU16::new(0);
     // An address of another namespace is as free as the wildcard.
     let any = match address.parse() {
         Ok(IpAddr::V6(_)) => "::",
         _ => "0.0.0.0",
     };
-    let listener = TcpListener::bind((any, 0)).unwrap();
-    listener.local_addr().unwrap().port()
+    // Runs at the same time start apart.
+    let start = std::process::id() as u16;
+    let mut ports = (FIRST..END).map(|_| {
+        let step = NEXT.fetch_add(1, Ordering::Relaxed);
+        FIRST + start.wrapping_mul(61).wrapping_add(step) % (END - FIRST)
+    });
+    let free = ports.find(|port| TcpListener::bind((any, *port)).is_ok());
+    free.expect("a free port")
 }
 
 /// Whether anyone listens at that port, in the network that a process sees.
