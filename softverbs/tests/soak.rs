@@ -6,7 +6,11 @@
 //! connected to checks every byte that it is sent. No two operations that are under way have memory
 //! in common. What is posted completes once and in order, and in the end nothing is left.
 //!
-//! `SOFTVERBS_SOAK_SECONDS` is how long it goes on, `SOFTVERBS_FUZZ_SEED` what it begins with.
+//! `SOFTVERBS_SOAK_SECONDS` is how long it goes on, `SOFTVERBS_FUZZ_SEED` what it begins with:
+//!
+//! ```sh
+//! SOFTVERBS_SOAK_SECONDS=300 cargo test -p softverbs --profile soak --test soak
+//! ```
 
 mod fuzz;
 mod library;
@@ -111,7 +115,7 @@ impl Message {
         let kinds = [Kind::Send, Kind::SendImm, Kind::WriteImm, Kind::WriteSend];
         let kind = kinds[rng.usize(..4)];
         // Some connections have more on the way than a link takes at once.
-        let len = if connection % 8 == 0 && rng.bool() {
+        let len = if connection.is_multiple_of(8) && rng.bool() {
             rng.usize(..=LONGEST)
         } else {
             length(&mut rng)
@@ -1510,6 +1514,7 @@ struct Process {
 
 struct Soak {
     dir: PathBuf,
+    seconds: u64,
     seed: u64,
     started: u64,
     killed: HashSet<u32>,
@@ -1557,7 +1562,8 @@ impl Soak {
         }
         let _ = fs::remove_dir_all(&self.dir);
         let again = fuzz::again("soak", NAME, self.seed);
-        panic!("{what}\nto run it again, for as many seconds:\n{VARIABLE}=... {again}");
+        let seconds = self.seconds;
+        panic!("{what}\nto run it again: {VARIABLE}={seconds} {again}");
     }
 
     /// Hears what all have to say, for some time or until all is well.
@@ -1657,6 +1663,7 @@ fn every_byte_is_right_however_long_it_goes_on() {
     tell(&format!("soak: {seconds} s, seed {seed}"));
     let mut soak = Soak {
         dir,
+        seconds,
         seed,
         started: 0,
         killed: HashSet::new(),
