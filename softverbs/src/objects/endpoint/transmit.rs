@@ -112,7 +112,7 @@ impl Transmitter {
 
     /// Adds an answer; the other side may not ask for more at once than was agreed.
     pub fn respond(&mut self, response: Response, most: usize) -> Result<(), frames::Malformed> {
-        if self.responses.len() > most {
+        if self.responses.len() >= most {
             return Err(frames::Malformed);
         }
         self.responses.push_back(response);
