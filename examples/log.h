@@ -14,7 +14,7 @@
 
 #include "common.h"
 
-#define LOG_SIZE ((size_t)256 << 10)
+#define LOG_SIZE ((size_t)1 << 20)
 #define LOG_MAGIC "rpmalog1"
 #define ALIGNED(size) (((size) + 7) & ~(uint64_t)7)
 

@@ -1,9 +1,9 @@
 /*
  * log_client.c -- the writer of a log with replicas: appends the lines of its standard input.
  *
- *   log_client ADDR PORT ADDR PORT [ADDR PORT]...
+ *   log_client ADDR PORT [ADDR PORT [ADDR PORT]]
  *
- * It first shows what is in the log, and then every line once that is committed: persistent on more
+ * One address and port for each replica. It first shows what is in the log, and then every line once that is committed: persistent on more
  * than half of the replicas. What was shown is never lost, as long as more than half of them have
  * their memory; fewer may be away, and come back, at any time.
  *
@@ -19,9 +19,10 @@
 #include "log.h"
 #include <time.h>
 
-#define MAX_REPLICAS 5
-#define AGAIN_MS 500 /* how soon a replica that is away is tried again */
+#define MAX_REPLICAS 3
+#define AGAIN_MS 200 /* how soon a replica that is away is tried again */
 #define QUEUE 16
+#define RESERVED 4096 /* room at the end of the log for writers to begin: else a full one could not be read */
 
 struct replica {
 	const char *addr, *port;
@@ -242,7 +243,7 @@ static int append(struct writer *w, const char *text, size_t len)
 	int64_t start = now_ms();
 	int n;
 
-	if (size > sizeof(the_log.records) - the_log.mark)
+	if (the_log.mark + size > sizeof(the_log.records) - (len != 0 ? RESERVED : 0))
 		return fail("the log is full");
 	memcpy(place, &record, sizeof(record));
 	memcpy(place + sizeof(record), text, len);
@@ -357,8 +358,8 @@ int main(int argc, char *argv[])
 	static struct writer w;
 	int status;
 
-	if (argc < 5 || argc % 2 == 0 || argc > 1 + 2 * MAX_REPLICAS)
-		return usage(argv[0], "ADDR PORT ADDR PORT [ADDR PORT]...");
+	if (argc < 3 || argc % 2 == 0 || argc > 1 + 2 * MAX_REPLICAS)
+		return usage(argv[0], "ADDR PORT [ADDR PORT [ADDR PORT]]");
 	for (int i = 0; 2 * i + 1 < argc; i++, w.n_replicas++) {
 		w.replicas[i].addr = argv[2 * i + 1];
 		w.replicas[i].port = argv[2 * i + 2];
