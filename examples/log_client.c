@@ -3,9 +3,9 @@
  *
  *   log_client ADDR PORT [ADDR PORT [ADDR PORT]]
  *
- * One address and port for each replica. It first shows what is in the log, and then every line once that is committed: persistent on more
- * than half of the replicas. What was shown is never lost, as long as more than half of them have
- * their memory; fewer may be away, and come back, at any time.
+ * One address and port for each replica. It first shows what is in the log, and then every line once
+ * that is committed: persistent on more than half of the replicas. What was shown is never lost, as
+ * long as more than half of them have their memory; fewer may be away, and come back, at any time.
  *
  * Why that holds:
  * - Two halves and more have a replica in common. So whoever talks to that many sees all that is
