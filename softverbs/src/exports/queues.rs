@@ -480,6 +480,9 @@ pub unsafe fn create_qp(
     {
         return Err(libc::EINVAL);
     }
+    // Devices keep inline data where the list of pieces would be; some programs count on that.
+    let pieces = cap.max_send_sge * size_of::<ibv_sge>() as u32;
+    cap.max_inline_data = cap.max_inline_data.max(pieces).min(limits::MAX_INLINE);
     if ops.unwrap_or(0) & !send_ops() != 0 {
         return Err(libc::EOPNOTSUPP);
     }
