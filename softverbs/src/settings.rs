@@ -155,7 +155,10 @@ impl Settings {
             let (settings, readings) = read(|name| env::var_os(name));
             for complaint in readings.iter().filter_map(Reading::complaint) {
                 // Whoever closed stderr does not want to know.
-                let _ = writeln!(io::stderr(), "softverbs: {complaint}; going on without it");
+                let _ = writeln!(
+                    io::stderr(),
+                    "softverbs: {complaint}; going on as if it were not set"
+                );
             }
             settings
         })
