@@ -324,7 +324,17 @@ fn inline_data_is_taken_when_it_is_posted() {
 
 #[test]
 fn more_inline_data_than_there_is_room_for_is_refused() {
-    let pair = Pair::with(|setup| setup.cap.max_inline_data = 32);
+    inline_room_is_32(|cap| (cap.max_send_sge, cap.max_inline_data) = (1, 32));
+}
+
+/// As devices have it that keep the data where the list of pieces would be.
+#[test]
+fn there_is_room_for_inline_data_instead_of_the_pieces() {
+    inline_room_is_32(|cap| (cap.max_send_sge, cap.max_inline_data) = (2, 0));
+}
+
+fn inline_room_is_32(ask: impl Fn(&mut ibv_qp_cap)) {
+    let pair = Pair::with(|setup| ask(&mut setup.cap));
     let to = pair.server.memory(64, ALL);
     let from = pair.client.memory(64, LOCAL);
     let request = |id, len| Wr::new(id, Op::Write(to.at(0)), vec![from.sge(0, len)]).with(INLINE);
