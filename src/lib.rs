@@ -22,4 +22,5 @@ mod log;
 
 pub mod api;
 mod core;
+mod note;
 pub mod verbs;

@@ -125,6 +125,27 @@ fn is_named_and_needs_what_the_original_does() {
 }
 
 #[test]
+fn tells_its_version_in_a_note() {
+    let (stdout, _) = run(Command::new("readelf")
+        .arg("--notes")
+        .arg(ours())
+        .env("LC_ALL", "C"));
+    let note = stdout
+        .lines()
+        .skip_while(|line| !line.ends_with(".note.librpma"));
+    let words: Vec<_> = note.take(5).flat_map(str::split_whitespace).collect();
+    let text = concat!(env!("CARGO_PKG_VERSION"), "\0");
+    let bytes: Vec<_> = text.bytes().map(|byte| format!("{byte:02x}")).collect();
+    assert!(
+        words
+            .windows(2)
+            .any(|pair| pair == ["NT_VERSION", "(version)"])
+            && words.ends_with(&bytes.iter().map(String::as_str).collect::<Vec<_>>()),
+        "expected the version {text:?} in {stdout}"
+    );
+}
+
+#[test]
 fn is_hardened() {
     let ours = Library::read(&ours());
     let segment = |kind| {
