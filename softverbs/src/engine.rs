@@ -36,6 +36,8 @@ struct Engine {
     away: AtomicBool,
     /// Endpoints whose acknowledgement may go with the program's answer, if that comes soon.
     held: Mutex<Vec<Arc<Endpoint>>>,
+    /// How often the thread has looked whether it came.
+    looks: AtomicU32,
 }
 
 /// When whose timer is due.
@@ -106,6 +108,7 @@ impl Engine {
             turns: AtomicU32::new(0),
             away: AtomicBool::new(false),
             held: Mutex::default(),
+            looks: AtomicU32::new(0),
         })
     }
 
@@ -155,7 +158,7 @@ impl Engine {
             }
             turns = self.turns.load(Ordering::Relaxed);
             if held && came.is_none() {
-                self.release_held();
+                self.release_held(self.look());
             }
         }
     }
@@ -173,7 +176,8 @@ impl Engine {
             let mut wake = [PollFd::new(&self.wake, PollFlags::IN)];
             let _ = poll(&mut wake, Some(&time));
             self.run_timers();
-            self.release_held();
+            // Those that were held before the last look.
+            self.release_held(self.look().wrapping_sub(1));
             let now = self.turns.load(Ordering::Relaxed);
             if now == turns {
                 self.away.store(false, Ordering::SeqCst);
@@ -190,12 +194,18 @@ impl Engine {
         }
     }
 
-    /// Sends acknowledgements for which no answer has come to go with.
-    fn release_held(&self) {
+    fn look(&self) -> u32 {
+        self.looks.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Sends acknowledgements that were held before that look, for which no answer has come to go
+    /// with.
+    fn release_held(&self, before: u32) {
         // Its lock is not kept while others are taken.
-        let held = std::mem::take(&mut *lock(&self.held));
-        for endpoint in held {
-            endpoint.release_ack();
+        let mut held = std::mem::take(&mut *lock(&self.held));
+        held.retain(|endpoint| endpoint.release_ack(before));
+        if !held.is_empty() {
+            lock(&self.held).append(&mut held);
         }
     }
 
@@ -373,11 +383,18 @@ pub fn not_at(at: Instant, token: u64, timer: Timer) {
 pub fn turn() -> Option<u64> {
     let engine = engine();
     engine.turns.fetch_add(1, Ordering::Relaxed);
-    let came = engine.wait(Some(Duration::ZERO));
-    if came.is_none() {
-        engine.release_held();
-    }
-    came
+    engine.wait(Some(Duration::ZERO))
+}
+
+/// Sends acknowledgements that wait: the program that polls has nothing for them to go with.
+pub fn release_held() {
+    let engine = engine();
+    engine.release_held(engine.looks.load(Ordering::Relaxed).wrapping_add(1));
+}
+
+/// How often the thread has looked after acknowledgements that wait.
+pub fn looks() -> u32 {
+    engine().looks.load(Ordering::Relaxed)
 }
 
 /// Counts a turn by who asked only the link that was expected to have something.

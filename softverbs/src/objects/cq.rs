@@ -1,7 +1,7 @@
 //! Completion queues and their channels.
 
 use super::alive::Alive;
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, POLLS_OF_ANSWER};
 use super::events::EventQueue;
 use super::{Handed, lock};
 use crate::engine;
@@ -69,29 +69,30 @@ unsafe impl Sync for Cq {}
 
 /// The connections of a queue, and which of them brought something after which.
 ///
-/// Where connections take turns, the one that is expected next is asked alone, which is one call
+/// Where connections take turns, those that are expected next are asked alone, which is one call
 /// instead of two.
 #[derive(Default)]
 struct Sources {
     list: Vec<Arc<Endpoint>>,
-    /// Which one came after the one of that place.
-    after: Vec<usize>,
+    /// Which two came last after the one of that place. Two, since acknowledgements and messages
+    /// take turns as well.
+    after: Vec<[usize; 2]>,
     last: usize,
-    /// How often, of late, that was right.
+    /// How often, of late, one of them did.
     right: u32,
-    /// How often the expected one was asked in vain.
+    /// How often the expected ones were asked in vain.
     in_vain: u32,
 }
 
 /// So often an expectation must have been right to be acted on ...
 const TRUSTED: u32 = 4;
 /// ... and every so many times that is in vain all are asked.
-const ALL_ASKED: u32 = 4;
+const ALL_ASKED: u32 = 8;
 
 impl Sources {
     fn add(&mut self, source: Arc<Endpoint>) {
         self.list.push(source);
-        self.after.push(0);
+        self.after.push([0; 2]);
         self.right = 0;
     }
 
@@ -99,24 +100,28 @@ impl Sources {
         if let Some(i) = self.list.iter().position(|one| Arc::ptr_eq(one, source)) {
             self.list.swap_remove(i);
             self.after.clear();
-            self.after.resize(self.list.len(), 0);
+            self.after.resize(self.list.len(), [0; 2]);
             self.last = 0;
             self.right = 0;
         }
     }
 
+    /// Who is to be asked next.
     fn expected(&self) -> Option<usize> {
-        (self.right >= TRUSTED).then(|| self.after[self.last])
+        let after = self.after[self.last];
+        (self.right >= TRUSTED).then(|| after[self.in_vain as usize % 2])
     }
 
     fn came(&mut self, source: usize) {
-        if self.after[self.last] == source {
+        let after = &mut self.after[self.last];
+        if after.contains(&source) {
             self.right = (self.right + 1).min(2 * TRUSTED);
         } else {
             self.right = self.right.saturating_sub(TRUSTED);
-            self.after[self.last] = source;
+            *after = [source, after[0]];
         }
         self.last = source;
+        self.in_vain = 0;
     }
 }
 
@@ -237,9 +242,9 @@ impl Cq {
         }
         let mut taken = self.take(out, n);
         if taken == 0 {
-            self.progress();
+            let came = self.progress();
             taken = self.take(out, n);
-            self.give_way(taken > 0);
+            self.came(came || taken > 0);
             if taken == 0 && self.overrun.load(Ordering::Relaxed) {
                 return None;
             }
@@ -247,46 +252,51 @@ impl Cq {
         Some(taken)
     }
 
-    /// Lets others have the processor every now and then while a program polls in vain: what it
-    /// waits for may be another process that has none.
-    fn give_way(&self, came: bool) {
+    /// Counts polls in vain. After some, what waited for an answer of the program goes without, and
+    /// others have the processor every now and then: what the program waits for may be another
+    /// process that has none.
+    fn came(&self, came: bool) {
         if came {
             self.in_vain.store(0, Ordering::Relaxed);
             return;
         }
-        let n = self.in_vain.fetch_add(1, Ordering::Relaxed);
+        let n = self.in_vain.fetch_add(1, Ordering::Relaxed) + 1;
+        if n == POLLS_OF_ANSWER {
+            engine::release_held();
+        }
         if n >= POLLS_OF_GRACE && n.is_multiple_of(POLLS_OF_TURN) {
             rustix::thread::sched_yield();
         }
     }
 
-    fn progress(&self) {
+    /// Deals with what has come; says whether there was something.
+    fn progress(&self) -> bool {
         let mut sources = lock(&self.sources);
         if sources.list.len() <= ASKED_SINGLY {
-            for source in &sources.list {
-                source.try_progress_alone();
-            }
-            return;
+            let progress = |came, source: &Arc<Endpoint>| source.try_progress_alone() || came;
+            return sources.list.iter().fold(false, progress);
         }
         if let Some(expected) = sources.expected() {
             engine::note_turn();
             if sources.list[expected].try_progress() {
                 sources.came(expected);
-                return;
+                return true;
             }
             sources.in_vain += 1;
             if !sources.in_vain.is_multiple_of(ALL_ASKED) {
-                return;
+                return false;
             }
         }
         drop(sources);
-        if let Some(token) = engine::turn() {
-            let mut sources = lock(&self.sources);
-            let came = sources.list.iter().position(|one| one.token == token);
-            if let Some(came) = came {
-                sources.came(came);
-            }
+        let Some(token) = engine::turn() else {
+            return false;
+        };
+        let mut sources = lock(&self.sources);
+        let came = sources.list.iter().position(|one| one.token == token);
+        if let Some(came) = came {
+            sources.came(came);
         }
+        came.is_some()
     }
 
     /// Changes the number of entries; fails if there are more now.

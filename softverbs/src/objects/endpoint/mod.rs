@@ -124,6 +124,21 @@ impl Default for Lease {
     }
 }
 
+/// An acknowledgement that is not sent yet: when the engine last looked before, and how often the
+/// program has polled in vain since.
+struct AckHeld {
+    look: u32,
+    polls: u32,
+}
+
+impl AckHeld {
+    fn new(look: u32) -> Self {
+        AckHeld { look, polls: 0 }
+    }
+}
+
+/// Who has polled so often in vain since something came is not about to answer it.
+pub const POLLS_OF_ANSWER: u32 = 64;
 /// How often it takes to poll in vain to be left alone, at first and at most.
 pub const PATIENCE: u32 = 64;
 pub const MOST_PATIENCE: u32 = 1 << 16;
@@ -160,7 +175,7 @@ pub struct State {
     abandoned: bool,
     lease: Lease,
     /// An acknowledgement waits for something to go with.
-    ack_held: bool,
+    ack_held: Option<AckHeld>,
     /// What the engine waits for.
     interest: Interest,
     registered: bool,
@@ -197,7 +212,7 @@ impl Endpoint {
                 peer_failed: false,
                 abandoned: false,
                 lease: Lease::default(),
-                ack_held: false,
+                ack_held: None,
                 interest: Interest::default(),
                 registered: false,
                 deadlines: Deadlines {
@@ -246,7 +261,7 @@ impl Endpoint {
                     state.receive(self);
                 }
                 if readable && state.may_hold_ack() && engine::hold(self.arc()) {
-                    state.ack_held = true;
+                    state.ack_held = Some(AckHeld::new(engine::looks()));
                 } else if readable || writable {
                     state.pump(self);
                 }
@@ -268,10 +283,10 @@ impl Endpoint {
 
     /// As [`Endpoint::try_progress`]. Who goes on polling in vain is left alone with the link, so
     /// that the engine's thread is not woken for what is dealt with here.
-    pub fn try_progress_alone(&self) {
+    pub fn try_progress_alone(&self) -> bool {
         self.polls.fetch_add(1, Ordering::Relaxed);
         let Ok(mut state) = self.state.try_lock() else {
-            return;
+            return false;
         };
         let came = state.progress_polled(self);
         if !came && !state.lease.held && state.link.is_some() {
@@ -283,6 +298,7 @@ impl Endpoint {
             }
         }
         state.watch(self);
+        came
     }
 
     /// Whether a program still looks after the link itself. If not, the engine does from now on.
@@ -321,21 +337,31 @@ impl Endpoint {
         let mut state = self.lock();
         state.lease.in_vain = 0;
         if std::mem::take(&mut state.lease.held) {
+            if state.ack_held.is_some() {
+                state.pump(self);
+            }
             state.watch(self);
         }
     }
 
-    /// Nothing has come for an acknowledgement to go with.
-    pub fn release_ack(&self) {
+    /// Nothing has come for an acknowledgement to go with, if it was held before that look of the
+    /// engine's; otherwise it is to be seen to later, which is what this gives.
+    pub fn release_ack(&self, before: u32) -> bool {
         // Sent when the requests have been put together.
         if self.is_composed_here() {
-            return;
+            return false;
         }
         let mut state = self.lock();
-        if std::mem::take(&mut state.ack_held) {
-            state.pump(self);
-            state.watch(self);
+        let Some(held) = &state.ack_held else {
+            return false;
+        };
+        if before.wrapping_sub(held.look) as i32 <= 0 {
+            return true;
         }
+        state.answer_missing();
+        state.pump(self);
+        state.watch(self);
+        false
     }
 
     /// A receive was posted to a shared queue; the other side may wait for it.
@@ -473,13 +499,19 @@ impl State {
             return false;
         }
         let came = self.receive(endpoint);
-        // Who polls posts the answer, or polls again; if not, it is seen to.
-        let held = came && self.may_hold_ack();
-        if held && (self.lease.held || engine::hold(endpoint.arc())) {
-            self.ack_held = true;
-        } else {
-            self.pump(endpoint);
+        if came && self.may_hold_ack() && (self.lease.held || engine::hold(endpoint.arc())) {
+            self.ack_held = Some(AckHeld::new(engine::looks()));
+            return came;
         }
+        if let (false, Some(held)) = (came, &mut self.ack_held) {
+            // Who has the link to itself is asked for by nobody else.
+            held.polls += u32::from(self.lease.held);
+            if held.polls < POLLS_OF_ANSWER {
+                return came;
+            }
+            self.answer_missing();
+        }
+        self.pump(endpoint);
         came
     }
 

@@ -237,7 +237,7 @@ impl Drop for Batch<'_> {
         if endpoint.receives.swap(false, Ordering::Relaxed) {
             state.tell_receive_posted(endpoint);
         }
-        if std::mem::take(&mut state.ack_held) {
+        if state.ack_held.is_some() {
             state.pump(endpoint);
         }
         state.watch(endpoint);

@@ -66,6 +66,8 @@ pub struct Receiver {
     unanswered: bool,
     /// ... and that has been so in turn for so many times.
     turns: u32,
+    /// The answer that was expected last did not come.
+    disappointed: bool,
     /// The other side is to be told of a receive.
     pub owes_ready: bool,
     /// Nothing is to be taken from the link for now.
@@ -147,12 +149,22 @@ impl State {
     /// Whether an acknowledgement, and nothing else, is due to a side that is used to get it with
     /// an answer of the program.
     pub fn may_hold_ack(&self) -> bool {
-        self.rx.turns >= TURNS_OF_TRUST && self.tx.owes_only_ack() && !self.ack_held
+        self.rx.turns >= TURNS_OF_TRUST && self.tx.owes_only_ack() && self.ack_held.is_none()
+    }
+
+    /// The program did not answer when that was expected. If it happens twice, it has to take turns
+    /// again before an answer is expected.
+    pub fn answer_missing(&mut self) {
+        if std::mem::replace(&mut self.rx.disappointed, true) {
+            self.rx.turns = 0;
+        }
     }
 
     /// The program has posted something.
     pub fn answered_by_program(&mut self) {
-        self.ack_held = false;
+        if self.ack_held.take().is_some() {
+            self.rx.disappointed = false;
+        }
         if std::mem::take(&mut self.rx.unanswered) {
             self.rx.turns = self.rx.turns.saturating_add(1);
         }

@@ -183,7 +183,7 @@ impl State {
         if self.phase == Phase::Connecting {
             return;
         }
-        self.ack_held = false;
+        self.ack_held = None;
         let mut left = TURN;
         loop {
             self.tell_failed();
