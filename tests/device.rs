@@ -599,10 +599,7 @@ fn prepare() -> PathBuf {
 
 /// Runs a script in the virtual machine and passes on what it prints; true if it ended well.
 fn vm(dir: &Path, options: &[&str], script: &str) -> bool {
-    fs::write(dir.join("run.sh"), script).unwrap();
-    let mut command = Command::new(support::root().join("scripts/vm"));
-    command.arg("run").args(options).arg(dir);
-    let status = command.stdin(Stdio::null()).status();
+    let status = support::vm(dir, options, script).status();
     status.expect("scripts/vm").success()
 }
 

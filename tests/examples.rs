@@ -1,7 +1,17 @@
-//! The examples, built as a user would build them, and run over softverbs.
+//! The examples, built as a user would build them, and run over softverbs, then in a virtual machine
+//! on rxe.
 //!
 //!     cargo test --test examples             all of them
 //!     cargo test --test examples -- log      those whose name has this in it
+//!     RPMA_VM_EXAMPLE=log cargo test --test examples -- virtual_machines
+//!                                            the same in the virtual machines
+//!     RPMA_TEST_DEVICE=192.0.2.7 cargo test --test examples -- --skip here:: --test-threads 1
+//!                                            on this machine's device with that address
+//!
+//! RPMA_TEST_PMEM lists device-DAX files to overwrite, one for each replica of the log; a device with
+//! native flush takes nothing else for persistent. In the virtual machines (scripts/vm), one with native
+//! flush and atomic write and one without, this very program runs again, with what it needs beside
+//! it; the tests in `here` are of this machine alone.
 //!
 //! The programs of the log are killed at points that a seed chooses; `EXAMPLES_SEED=N` chooses the same
 //! ones again, as far as the machine's timing allows.
@@ -9,10 +19,11 @@
 mod support;
 
 use std::cell::Cell;
-use std::collections::BTreeSet;
+use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -23,7 +34,8 @@ use support::{cc, release, root, run, scratch, softverbs};
 
 /// How long anything that is waited for may take, which is many times what it does take.
 const LIMIT: Duration = Duration::from_secs(60);
-const ADDRESS: &str = "127.0.0.1";
+/// What an example has of persistent memory.
+const PMEM_SIZE: usize = 2 << 20;
 
 const EXAMPLES: [&str; 11] = [
     "connection",
@@ -41,29 +53,34 @@ const EXAMPLES: [&str; 11] = [
 
 // ---- building and running ----
 
+/// Where the directory of the programs is, in a virtual machine.
+const BESIDE: &str = "RPMA_TEST_BESIDE";
+
 /// The directory of the programs and of the library they load.
 fn programs() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
-    DIR.get_or_init(|| {
-        let dir = scratch("examples");
-        let soname = dir.join("librpma.so.0");
-        std::os::unix::fs::symlink(release().join("librpma.so"), &soname).unwrap();
-        for source in sources() {
-            run(cc()
-                .args(["-Wpedantic", "-O2", "-I"])
-                .arg(root().join("include"))
-                .arg(&source)
-                .arg("-o")
-                .arg(dir.join(source.file_stem().unwrap()))
-                .arg(&soname)
-                .args(["-libverbs", "-lrdmacm"]));
-        }
-        let (loaded, _) = run(Command::new("ldd")
-            .arg(dir.join("read_client"))
-            .env("LD_LIBRARY_PATH", &dir));
-        assert!(loaded.contains(soname.to_str().unwrap()), "{loaded}");
-        dir
-    })
+    DIR.get_or_init(|| env::var_os(BESIDE).map_or_else(build, PathBuf::from))
+}
+
+fn build() -> PathBuf {
+    let dir = scratch("examples");
+    let library = dir.join("librpma.so.0");
+    fs::copy(release().join("librpma.so"), &library).unwrap();
+    for source in sources() {
+        run(cc()
+            .args(["-Wpedantic", "-O2", "-I"])
+            .arg(root().join("include"))
+            .arg(&source)
+            .arg("-o")
+            .arg(dir.join(source.file_stem().unwrap()))
+            .arg(&library)
+            .args(["-libverbs", "-lrdmacm"]));
+    }
+    let (loaded, _) = run(Command::new("ldd")
+        .arg(dir.join("read_client"))
+        .env("LD_LIBRARY_PATH", &dir));
+    assert!(loaded.contains(library.to_str().unwrap()), "{loaded}");
+    dir
 }
 
 fn sources() -> Vec<PathBuf> {
@@ -74,9 +91,35 @@ fn sources() -> Vec<PathBuf> {
         .collect()
 }
 
-fn device() -> &'static Path {
-    static FILE: OnceLock<PathBuf> = OnceLock::new();
-    FILE.get_or_init(softverbs)
+/// What the examples run on.
+struct Device {
+    address: String,
+    /// The persistent memory that it flushes to. If there is none, any file will do.
+    pmem: Vec<PathBuf>,
+    /// The library that makes programs find it.
+    softverbs: Option<PathBuf>,
+}
+
+fn device() -> &'static Device {
+    static DEVICE: OnceLock<Device> = OnceLock::new();
+    DEVICE.get_or_init(|| match env::var("RPMA_TEST_DEVICE") {
+        Ok(address) => Device {
+            address,
+            pmem: env::var("RPMA_TEST_PMEM")
+                .map(|list| list.split_whitespace().map(PathBuf::from).collect())
+                .unwrap_or_default(),
+            softverbs: None,
+        },
+        Err(_) => Device {
+            address: "127.0.0.1".to_string(),
+            pmem: vec![],
+            softverbs: Some(softverbs()),
+        },
+    })
+}
+
+fn address() -> &'static str {
+    &device().address
 }
 
 thread_local! {
@@ -90,12 +133,23 @@ fn directory(name: &str) -> PathBuf {
     scratch(&format!("examples-{name}-{device}"))
 }
 
-/// A program of an example, over softverbs.
+/// Says, past what the harness captures, that a test did not test anything.
+fn skip(why: &str) {
+    let name = test_name();
+    let _ = writeln!(std::io::stderr(), "skipped {name}: {why}");
+}
+
+fn test_name() -> String {
+    thread::current().name().unwrap_or("").to_string()
+}
+
+/// A program of an example.
 fn command(name: &str) -> Command {
     let mut command = Command::new(programs().join(name));
-    command
-        .env("LD_LIBRARY_PATH", programs())
-        .env("LD_PRELOAD", device());
+    command.env("LD_LIBRARY_PATH", programs());
+    if let Some(library) = &device().softverbs {
+        command.env("LD_PRELOAD", library);
+    }
     for name in ["FLUSH", "ATOMIC_WRITE", "ODP", "TRANSPORT", "PERSISTENT"] {
         command.env_remove(format!("SOFTVERBS_{name}"));
     }
@@ -108,7 +162,7 @@ fn command(name: &str) -> Command {
 }
 
 fn free_port() -> u16 {
-    let listener = TcpListener::bind((ADDRESS, 0)).unwrap();
+    let listener = TcpListener::bind((address(), 0)).unwrap();
     listener.local_addr().unwrap().port()
 }
 
@@ -158,11 +212,17 @@ impl Program {
     /// Ends the test.
     #[track_caller]
     fn fail(&self, expected: &str) -> ! {
+        let name = test_name();
+        let rerun = match env::var_os(BESIDE) {
+            Some(_) => {
+                format!("RPMA_VM_EXAMPLE={name} cargo test --test examples -- virtual_machines")
+            }
+            None => format!("cargo test --test examples -- --exact {name}"),
+        };
         panic!(
-            "expected: {expected}\nof {}\nwhich printed:\n{}\nrerun: cargo test --test examples -- --exact {}",
+            "expected: {expected}\nof {}\nwhich printed:\n{}\nrerun: {rerun}",
             self.what,
             self.seen.join("\n"),
-            thread::current().name().unwrap_or("")
         )
     }
 
@@ -263,19 +323,19 @@ fn server(example: &str, arguments: &[&str]) -> (Program, u16) {
 
 fn server_at(example: &str, port: u16, arguments: &[&str]) -> Program {
     let mut command = command(&format!("{example}_server"));
-    command.args([ADDRESS, &port.to_string()]).args(arguments);
+    command.args([address(), &port.to_string()]).args(arguments);
     Program::start(command.stdin(Stdio::null()))
 }
 
 fn client(example: &str, port: u16, arguments: &[&str]) -> Program {
     let mut command = command(&format!("{example}_client"));
-    command.args([ADDRESS, &port.to_string()]).args(arguments);
+    command.args([address(), &port.to_string()]).args(arguments);
     Program::start(command.stdin(Stdio::null()))
 }
 
 /// What a server prints before a client comes.
 fn listening(port: u16) -> String {
-    format!("listening on {ADDRESS}, port {port}")
+    format!("listening on {}, port {port}", address())
 }
 
 fn reversed(word: &str) -> String {
@@ -312,9 +372,50 @@ fn read() {
     server.printed(0, &[&listening(port), "a client is here", "it has left"]);
 }
 
+/// As many pieces of new persistent memory, each for one server; none if there are not so many.
+fn pmem(test: &str, count: usize) -> Option<Vec<PathBuf>> {
+    let there = &device().pmem;
+    if there.is_empty() {
+        let dir = directory(test);
+        return Some((0..count).map(|n| dir.join(format!("pmem{n}"))).collect());
+    }
+    let Some(pmem) = there.get(..count) else {
+        skip(&format!("it takes {count} device-DAX, not {}", there.len()));
+        return None;
+    };
+    for one in pmem {
+        in_pmem(one, |memory| memory.fill(0));
+    }
+    Some(pmem.to_vec())
+}
+
+/// Works on the memory as its server maps it: device-DAX cannot be read in another way.
+fn in_pmem<T>(path: &Path, work: impl FnOnce(&mut [u8]) -> T) -> T {
+    let mut options = fs::OpenOptions::new();
+    let options = options.read(true).write(true).create(true).truncate(false);
+    let file = options.open(path).unwrap();
+    if file.metadata().unwrap().is_file() {
+        file.set_len(PMEM_SIZE as u64).unwrap();
+    }
+    let (protection, share) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+    // SAFETY: a new mapping of a file that is open and as long as that.
+    let memory = unsafe {
+        let (anywhere, fd) = (std::ptr::null_mut(), file.as_raw_fd());
+        libc::mmap(anywhere, PMEM_SIZE, protection, share, fd, 0)
+    };
+    assert_ne!(memory, libc::MAP_FAILED, "{}", path.display());
+    // SAFETY: the mapping has that size and is unmapped here, after which nobody has it.
+    unsafe {
+        let result = work(std::slice::from_raw_parts_mut(memory.cast(), PMEM_SIZE));
+        assert_eq!(libc::munmap(memory, PMEM_SIZE), 0);
+        result
+    }
+}
+
 #[test]
 fn write_flush_pmem() {
-    let file = directory("pmem").join("pmem");
+    let Some(files) = pmem("pmem", 1) else { return };
+    let file = &files[0];
     let pmem = file.to_str().unwrap();
     let mut before = "";
     for text in ["a text that persists", "another", "the last"] {
@@ -324,7 +425,7 @@ fn write_flush_pmem() {
         client("write_flush_pmem", port, &[text]).printed(0, &["written, and persistent"]);
         let mut bytes = [0; 64];
         bytes[..text.len()].copy_from_slice(text.as_bytes());
-        let content = fs::read(&file).unwrap();
+        let content = in_pmem(file, |memory| memory.to_vec());
         assert_eq!(content[..64], bytes, "{text}");
         assert!(content[64..].iter().all(|byte| *byte == 0), "{text}");
         server.ends(0);
@@ -535,7 +636,7 @@ fn many_clients_of_whom_some_are_bad() {
 
 /// A file with a log in it, read by someone who knows but its layout.
 fn log_in(file: &Path) -> Vec<String> {
-    let bytes = fs::read(file).unwrap();
+    let bytes = in_pmem(file, |memory| memory.to_vec());
     let number = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap());
     assert_eq!(&bytes[..8], b"rpmalog1", "{}", file.display());
     let (epoch, mark) = (number(8), number(16) as usize);
@@ -570,10 +671,8 @@ impl Replica {
     }
 }
 
-fn replicas(test: &str, n: usize) -> Vec<Replica> {
-    let dir = directory(&format!("log-{test}"));
-    let replica = |number| {
-        let file = dir.join(format!("replica{number}"));
+fn replicas(test: &str, n: usize) -> Option<Vec<Replica>> {
+    let replica = |file: PathBuf| {
         let (program, port) = server("log", &[file.to_str().unwrap()]);
         Replica {
             file,
@@ -581,14 +680,15 @@ fn replicas(test: &str, n: usize) -> Vec<Replica> {
             program,
         }
     };
-    (0..n).map(replica).collect()
+    let files = pmem(&format!("log-{test}"), n)?;
+    Some(files.into_iter().map(replica).collect())
 }
 
 /// Starts a writer, and reads what it recovers.
 fn writer(replicas: &[Replica]) -> (Program, Vec<String>) {
     let mut command = command("log_client");
     for replica in replicas {
-        command.args([ADDRESS, &replica.port.to_string()]);
+        command.args([address(), &replica.port.to_string()]);
     }
     let mut writer = Program::start(command.stdin(Stdio::piped()));
     writer.says("epoch ");
@@ -660,7 +760,9 @@ impl Random {
 fn log_survives_crashes() {
     const ROUNDS: usize = 6;
     let mut random = Random::seeded();
-    let mut replicas = replicas("crashes", 3);
+    let Some(mut replicas) = replicas("crashes", 3) else {
+        return;
+    };
     let mut known: Vec<String> = Vec::new();
     let mut sent: Vec<String> = Vec::new();
 
@@ -692,7 +794,7 @@ fn log_survives_crashes() {
             victim.start_again();
             see(
                 &mut writer,
-                &format!("replica {ADDRESS} {} is back", victim.port),
+                &format!("replica {} {} is back", address(), victim.port),
                 1,
             );
             see(&mut writer, " committed on 3 of 3", 1 + random.below(60));
@@ -740,10 +842,37 @@ fn check_recovered(
     recovered
 }
 
+/// One replica is a majority by itself; it and its writer may be killed.
+#[test]
+fn log_of_one_replica() {
+    let Some(mut replicas) = replicas("alone", 1) else {
+        return;
+    };
+    let mut known: Vec<String> = Vec::new();
+    for kill_replica in [false, true, false, true] {
+        let (mut writer, recovered) = writer(&replicas);
+        assert_eq!(recovered, known);
+        for _ in 0..5 {
+            let line = format!("line {}", known.len() + 1);
+            append(&mut writer, &line);
+            writer.says(&format!("committed on 1 of 1: {line}"));
+            known.push(line);
+        }
+        writer.kill();
+        if kill_replica {
+            replicas[0].program.kill();
+            replicas[0].start_again();
+        }
+    }
+    assert_eq!(log_in(&replicas[0].file), known);
+}
+
 /// With one of two replicas nothing is committed; it is as soon as the other one is back.
 #[test]
 fn log_needs_a_majority() {
-    let mut replicas = replicas("majority", 2);
+    let Some(mut replicas) = replicas("majority", 2) else {
+        return;
+    };
     let (mut writer, recovered) = writer(&replicas);
     assert!(recovered.is_empty(), "{recovered:?}");
     append(&mut writer, "on both");
@@ -767,7 +896,9 @@ fn log_needs_a_majority() {
 /// though its log be the longer one.
 #[test]
 fn log_drops_what_was_not_committed() {
-    let mut replicas = replicas("divergence", 3);
+    let Some(mut replicas) = replicas("divergence", 3) else {
+        return;
+    };
     let (mut first, _) = writer(&replicas);
     append(&mut first, "one");
     first.says("1 committed on 3 of 3: one");
@@ -801,7 +932,9 @@ fn log_drops_what_was_not_committed() {
 /// A writer that another one took over from commits nothing any more.
 #[test]
 fn log_has_one_writer() {
-    let replicas = replicas("takeover", 3);
+    let Some(replicas) = replicas("takeover", 3) else {
+        return;
+    };
     let (mut first, _) = writer(&replicas);
     append(&mut first, "one");
     first.says("1 committed on 3 of 3: one");
@@ -827,7 +960,9 @@ fn log_has_one_writer() {
 #[test]
 fn log_ends_when_it_is_full() {
     const FIT: usize = 25;
-    let replicas = replicas("full", 3);
+    let Some(replicas) = replicas("full", 3) else {
+        return;
+    };
     let (mut full, _) = writer(&replicas);
     let line = |number: usize| format!("{number:05}{}", "x".repeat(41_755));
     for number in 0..=FIT {
@@ -857,24 +992,31 @@ fn log_ends_when_it_is_full() {
 /// What is no log is left alone, unless it is said to become one.
 #[test]
 fn log_takes_no_other_memory() {
-    let dir = directory("log-other");
-    let file = dir.join("other");
-    let pmem = file.to_str().unwrap();
-    let other = "something else ".repeat(200_000);
-    fs::write(&file, &other).unwrap();
+    let Some(files) = pmem("log-other", 2) else {
+        return;
+    };
+    let pmem = files[0].to_str().unwrap();
+    let mut other = b"something else ".repeat(200_000);
+    other.truncate(PMEM_SIZE);
+    in_pmem(&files[0], |memory| memory.copy_from_slice(&other));
     let mut refused = server_at("log", free_port(), &[pmem]);
     refused.ends(1);
     let why = "error: there is no log in this memory, or a damaged one";
     refused.expect(refused.seen.last().is_some_and(|line| line == why), why);
-    assert!(fs::read_to_string(&file).unwrap() == other);
+    assert!(in_pmem(&files[0], |memory| memory == other));
 
-    let (program, port) = server("log", &[pmem, "new"]);
-    let mut all = vec![Replica {
-        file,
-        port,
-        program,
-    }];
-    all.extend(replicas("other-2", 1));
+    let replica = |file: &PathBuf, arguments: &[&str]| {
+        let (program, port) = server("log", arguments);
+        Replica {
+            file: file.clone(),
+            port,
+            program,
+        }
+    };
+    let mut all = [
+        replica(&files[0], &[pmem, "new"]),
+        replica(&files[1], &[files[1].to_str().unwrap()]),
+    ];
     let (mut writer, recovered) = writer(&all);
     assert!(recovered.is_empty(), "{recovered:?}");
     append(&mut writer, "one");
@@ -891,28 +1033,19 @@ fn log_takes_no_other_memory() {
     );
 }
 
-/// On a device without native flush and atomic write librpma does otherwise, with the same result.
-#[test]
-fn without_native_operations() {
-    RAW.set(true);
-    write_flush_pmem();
-    atomic_write();
-    log_needs_a_majority();
-    log_drops_what_was_not_committed();
-    log_has_one_writer();
-}
-
 // ---- all examples ----
 
 /// What each program takes besides address and port.
-fn arguments(program: &str) -> &'static [&'static str] {
+fn arguments(program: &str) -> Vec<&'static str> {
     match program {
-        "connection_client" | "write_flush_pmem_client" | "immediate_client" => &["text"],
-        "rcq_client" | "shared_channel_client" | "srq_client" | "many_clients_client" => &["word"],
-        "write_flush_pmem_server" | "log_server" => &["pmem"],
-        "srq_server" => &["2"],
-        "log_client" => &[ADDRESS, "1"],
-        _ => &[],
+        "connection_client" | "write_flush_pmem_client" | "immediate_client" => vec!["text"],
+        "rcq_client" | "shared_channel_client" | "srq_client" | "many_clients_client" => {
+            vec!["word"]
+        }
+        "write_flush_pmem_server" | "log_server" => vec!["pmem"],
+        "srq_server" => vec!["2"],
+        "log_client" => vec![address(), "1"],
+        _ => vec![],
     }
 }
 
@@ -925,32 +1058,11 @@ fn all_programs() -> impl Iterator<Item = String> {
 #[test]
 fn wrong_arguments_are_told() {
     for name in all_programs() {
-        let mut program = Program::start(command(&name).arg(ADDRESS).stdin(Stdio::null()));
+        let mut program = Program::start(command(&name).arg(address()).stdin(Stdio::null()));
         program.ends(2);
         program.expect(
             program.seen.len() == 1 && program.seen[0].starts_with("usage: "),
             "one line that tells the usage",
-        );
-    }
-}
-
-/// Without an RDMA device all of them fail at once, in order, and say why.
-#[test]
-fn without_a_device_they_say_so() {
-    let dir = directory("no-device");
-    for name in all_programs() {
-        let mut command = command(&name);
-        command
-            .env_remove("LD_PRELOAD")
-            .current_dir(&dir)
-            .args([ADDRESS, "1"])
-            .args(arguments(&name));
-        let mut program = Program::start(command.stdin(Stdio::null()));
-        program.ends(1);
-        let error = "error: rpma_utils_get_ibv_context";
-        program.expect(
-            program.seen.iter().any(|line| line.starts_with(error)),
-            error,
         );
     }
 }
@@ -960,7 +1072,7 @@ fn clients_say_that_nobody_listens() {
     let port = free_port().to_string();
     for name in all_programs().filter(|name| name.ends_with("client")) {
         let mut command = command(&name);
-        command.args([ADDRESS, &port]).args(arguments(&name));
+        command.args([address(), &port]).args(arguments(&name));
         let mut program = Program::start(command.stdin(Stdio::null()));
         program.ends(1);
         let error = "error: ";
@@ -971,61 +1083,139 @@ fn clients_say_that_nobody_listens() {
     }
 }
 
-/// By the Makefile and the CMakeLists.txt beside them, with a library that was installed.
-#[test]
-fn they_build_with_an_installed_library() {
-    let dir = directory("installed");
-    let prefix = dir.join("prefix");
-    device();
-    run(Command::new("make")
-        .arg("install")
-        .arg(format!(
-            "CARGO_TARGET_DIR={}",
-            release().parent().unwrap().display()
-        ))
-        .arg(format!("PREFIX={}", prefix.display()))
-        .current_dir(root()));
+/// What is of this machine alone.
+mod here {
+    use super::*;
+    use std::collections::BTreeSet;
 
-    let examples = root().join("examples");
-    let made = dir.join("make");
-    run(Command::new("make")
-        .arg("-C")
-        .arg(&examples)
-        .arg(format!("BUILD={}", made.display()))
-        .arg("CFLAGS=-O2 -Wall -Wextra -Werror")
-        .env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")));
-    let cmade = dir.join("cmake");
-    run(Command::new("cmake")
-        .args(["-DCMAKE_C_FLAGS=-Werror", "-S"])
-        .arg(&examples)
-        .arg("-B")
-        .arg(&cmade)
-        .arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.display())));
-    run(Command::new("cmake").arg("--build").arg(&cmade));
+    /// On a device without native flush and atomic write librpma does otherwise, with the same result.
+    #[test]
+    fn without_native_operations() {
+        RAW.set(true);
+        write_flush_pmem();
+        atomic_write();
+        log_needs_a_majority();
+        log_drops_what_was_not_committed();
+        log_has_one_writer();
+    }
 
-    let names: BTreeSet<_> = all_programs().collect();
-    let stems = sources().into_iter().map(|source| {
-        let stem = source.file_stem().unwrap();
-        stem.to_str().unwrap().to_string()
-    });
-    assert_eq!(names, stems.collect());
-    for built in [&made, &cmade] {
-        for name in &names {
-            let mut command = Command::new(prefix.join("bin/softverbs"));
+    /// Without an RDMA device all of them fail at once, in order, and say why.
+    #[test]
+    fn without_a_device_they_say_so() {
+        let dir = directory("no-device");
+        for name in all_programs() {
+            let mut command = command(&name);
             command
-                .args(["run", "--"])
-                .arg(built.join(name))
-                .env("LD_LIBRARY_PATH", prefix.join("lib"))
-                .stdin(Stdio::null());
-            Program::start(&mut command).ends(2);
+                .env_remove("LD_PRELOAD")
+                .current_dir(&dir)
+                .args(["127.0.0.1", "1"])
+                .args(arguments(&name));
+            let mut program = Program::start(command.stdin(Stdio::null()));
+            program.ends(1);
+            let error = "error: rpma_utils_get_ibv_context";
+            program.expect(
+                program.seen.iter().any(|line| line.starts_with(error)),
+                error,
+            );
         }
     }
-}
 
-#[test]
-fn the_readme_tells_of_each() {
-    let readme = fs::read_to_string(root().join("examples/README.md")).unwrap();
-    for example in EXAMPLES {
-        assert!(readme.contains(&format!("| `{example}` |")), "{example}");
+    /// By the Makefile and the CMakeLists.txt beside them, with a library that was installed.
+    #[test]
+    fn they_build_with_an_installed_library() {
+        let dir = directory("installed");
+        let prefix = dir.join("prefix");
+        softverbs();
+        run(Command::new("make")
+            .arg("install")
+            .arg(format!(
+                "CARGO_TARGET_DIR={}",
+                release().parent().unwrap().display()
+            ))
+            .arg(format!("PREFIX={}", prefix.display()))
+            .current_dir(root()));
+
+        let examples = root().join("examples");
+        let made = dir.join("make");
+        run(Command::new("make")
+            .arg("-C")
+            .arg(&examples)
+            .arg(format!("BUILD={}", made.display()))
+            .arg("CFLAGS=-O2 -Wall -Wextra -Werror")
+            .env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")));
+        let cmade = dir.join("cmake");
+        run(Command::new("cmake")
+            .args(["-DCMAKE_C_FLAGS=-Werror", "-S"])
+            .arg(&examples)
+            .arg("-B")
+            .arg(&cmade)
+            .arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.display())));
+        run(Command::new("cmake").arg("--build").arg(&cmade));
+
+        let names: BTreeSet<_> = all_programs().collect();
+        let stems = sources().into_iter().map(|source| {
+            let stem = source.file_stem().unwrap();
+            stem.to_str().unwrap().to_string()
+        });
+        assert_eq!(names, stems.collect());
+        for built in [&made, &cmade] {
+            for name in &names {
+                let mut command = Command::new(prefix.join("bin/softverbs"));
+                command
+                    .args(["run", "--"])
+                    .arg(built.join(name))
+                    .env("LD_LIBRARY_PATH", prefix.join("lib"))
+                    .stdin(Stdio::null());
+                Program::start(&mut command).ends(2);
+            }
+        }
+    }
+
+    #[test]
+    fn the_readme_tells_of_each() {
+        let readme = fs::read_to_string(root().join("examples/README.md")).unwrap();
+        for example in EXAMPLES {
+            assert!(readme.contains(&format!("| `{example}` |")), "{example}");
+        }
+    }
+
+    /// All the others again, on the kernel's device.
+    #[test]
+    fn virtual_machines() {
+        const TEST: &str = "examples-test";
+        let me = env::current_exe().unwrap();
+        fs::copy(&me, programs().join(TEST)).unwrap();
+        let filter = env::var("RPMA_VM_EXAMPLE").unwrap_or_default();
+        let args = ["--skip", "here::", "--test-threads", "1", &filter];
+        let (list, _) = run(Command::new(&me).arg("--list").args(args));
+        let count = list.matches(": test").count();
+        assert!(count > 0, "no test has `{filter}` in its name");
+
+        // The new kernel's device flushes to persistent memory alone.
+        for (kernel, pmem) in [("new", "$RPMA_VM_PMEM"), ("old", "")] {
+            let start = Instant::now();
+            let script = format!(
+                "#!/bin/sh\n\
+             export RPMA_TEST_DEVICE=$RPMA_VM_IP RPMA_TEST_PMEM=\"{pmem}\" {BESIDE}=$PWD\n\
+             exec ./{TEST} {}\n",
+                args.join(" ")
+            );
+            let options = ["--kernel", kernel, "--pmems", "3", "--timeout", "600"];
+            let output = support::vm(programs(), &options, &script).output();
+            let output = output.unwrap();
+            let said = [output.stdout, output.stderr].concat();
+            let said = String::from_utf8_lossy(&said);
+            let all = said.contains(&format!("test result: ok. {count} passed"));
+            assert!(
+                output.status.success() && all,
+                "kernel {kernel}: expected {count} tests to pass:\n{said}"
+            );
+            let seconds = start.elapsed().as_secs_f32();
+            let skipped = said.lines().filter(|line| line.starts_with("skipped "));
+            let skipped: String = skipped.map(|line| format!("{line}\n")).collect();
+            let told =
+                format!("on rxe of kernel {kernel}: {count} tests ({seconds:.0} s)\n{skipped}");
+            std::io::stderr().write_all(told.as_bytes()).unwrap();
+        }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 /// The checkout.
@@ -39,6 +39,15 @@ fn build(package: &str) -> PathBuf {
         .arg(target)
         .current_dir(root()));
     target.join("release")
+}
+
+/// A command that runs a script in the virtual machine, beside what is in the directory.
+pub fn vm(dir: &Path, options: &[&str], script: &str) -> Command {
+    fs::write(dir.join("run.sh"), script).unwrap();
+    let mut command = Command::new(root().join("scripts/vm"));
+    command.arg("run").args(options).arg(dir);
+    command.stdin(Stdio::null());
+    command
 }
 
 /// Where the original library of that release is, fetched if need be.
