@@ -4,4 +4,6 @@
 //! and so run on the original as well.
 
 pub mod cli;
+pub mod info;
+pub mod loaded;
 pub mod rpma;

@@ -1,0 +1,200 @@
+//! Devices: what they can do, and what librpma makes of it.
+
+use super::addresses::why;
+use super::verbs::{self, Open};
+use crate::rpma::{Backing, Device, Memory, Peer, Region, Usage, sys};
+use serde::Serialize;
+use std::io;
+
+/// One that libibverbs lists.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct DeviceReport {
+    pub name: String,
+    /// Whether librpma can work with it: it opens, takes memory, and one of its ports is active.
+    pub usable: bool,
+    /// Why it can't be opened, or what librpma says where it can't work with it.
+    pub error: Option<Failure>,
+    pub transport: &'static str,
+    pub firmware: String,
+    pub flush: Operation,
+    pub atomic_write: Operation,
+    pub odp: Odp,
+    pub limits: Limits,
+    pub ports: Vec<Port>,
+    /// Of this host, those that it serves.
+    pub addresses: Vec<String>,
+}
+
+/// What failed.
+#[derive(Debug, Clone, Serialize)]
+pub struct Failure {
+    pub step: Step,
+    pub why: String,
+    /// Where it is known.
+    pub errno: Option<i32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Step {
+    /// `ibv_open_device()`
+    Open,
+    /// `ibv_query_device_ex()`
+    Query,
+    /// `rpma_peer_new()`
+    Peer,
+    /// `rpma_mr_reg()` of one page
+    Register,
+}
+
+/// An operation that not every device has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Operation {
+    /// Whether the device has it.
+    pub device: bool,
+    /// Whether libibverbs has; null where that can't be known.
+    pub libibverbs: Option<bool>,
+    /// Whether librpma uses it; else it has a stand-in.
+    pub librpma: bool,
+}
+
+/// On-demand paging.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Odp {
+    /// Whether the device has it at all.
+    pub device: bool,
+    /// For the whole address space at once.
+    pub implicit: bool,
+    /// For which operations of reliable connections.
+    pub operations: Vec<&'static str>,
+    /// Whether librpma uses it: it takes RDMA WRITE and READ.
+    pub librpma: bool,
+}
+
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Limits {
+    pub max_qp: i32,
+    pub max_qp_wr: i32,
+    pub max_sge: i32,
+    pub max_cq: i32,
+    pub max_cqe: i32,
+    pub max_srq: i32,
+    pub max_srq_wr: i32,
+    pub max_mr: i32,
+    pub max_mr_size_bytes: u64,
+    pub max_pd: i32,
+    /// READs and atomics under way at once, as their target.
+    pub max_qp_rd_atom: i32,
+    /// As their origin.
+    pub max_qp_init_rd_atom: i32,
+}
+
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Port {
+    pub number: u32,
+    pub state: &'static str,
+    pub physical_state: &'static str,
+    pub link_layer: &'static str,
+    pub mtu_bytes: u32,
+    pub max_message_bytes: u32,
+    pub speed_gbit_per_s: f64,
+    pub gids: Vec<Gid>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Gid {
+    pub index: u32,
+    pub gid: String,
+    /// `IB`, `RoCE v1` or `RoCE v2`.
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+    pub interface: Option<String>,
+}
+
+impl DeviceReport {
+    /// All that libibverbs lists; an error of its own if it can't.
+    pub fn all(rdma_core_release: Option<u32>) -> io::Result<Vec<Self>> {
+        let found = verbs::open_all()?.into_iter();
+        Ok(found
+            .map(|(name, opened)| {
+                let mut report = Self {
+                    name,
+                    ..Self::default()
+                };
+                report.error = match opened {
+                    Ok(device) => report.fill(&device, rdma_core_release).err(),
+                    Err(error) => Some(Failure::of(Step::Open, &error)),
+                };
+                let active = report.ports.iter().any(|port| port.state == ACTIVE);
+                report.usable = report.error.is_none() && active;
+                report
+            })
+            .collect())
+    }
+
+    fn fill(&mut self, device: &Open, release: Option<u32>) -> Result<(), Failure> {
+        // What the releases of rdma-core brought: ATOMIC WRITE with 44, FLUSH with 46.
+        let since = |first| release.map(|release| release >= first);
+        self.transport = device.transport();
+        let facts = device
+            .query()
+            .map_err(|error| Failure::of(Step::Query, &error))?;
+        self.firmware = facts.firmware;
+        self.limits = facts.limits;
+        self.odp = facts.odp;
+        self.flush.device = facts.flush;
+        self.flush.libibverbs = since(46);
+        self.atomic_write.device = facts.atomic_write;
+        self.atomic_write.libibverbs = since(44);
+        self.ports = device.ports(facts.ports);
+        self.try_out(device.device())
+    }
+
+    /// Goes as far as a program does before it connects, and hears what the library makes of it.
+    fn try_out(&mut self, device: Device) -> Result<(), Failure> {
+        let failed = |step| move |error| Failure::of_librpma(step, &error);
+        self.odp.librpma = device.pages_on_demand().map_err(failed(Step::Query))?;
+        let (peer, said) = Peer::with_remarks(device);
+        let peer = peer.map_err(failed(Step::Peer))?;
+        let lacks = |operation: &str| {
+            let remark = format!("{operation} is not supported");
+            said.iter()
+                .any(|line| line.to_ascii_lowercase().contains(&remark))
+        };
+        self.atomic_write.librpma = self.atomic_write.device && !lacks("atomic write");
+        // The original 1.2.0 knows neither, and says so of atomic write alone.
+        let knows = self.atomic_write.librpma || !self.atomic_write.device;
+        self.flush.librpma = self.flush.device && knows && !lacks("flush");
+
+        let page = rustix::param::page_size();
+        let memory = Memory::new(page, Backing::Dram, page)
+            .map_err(|error| Failure::of(Step::Register, &error))?;
+        let usage = sys::RPMA_MR_USAGE_READ_SRC
+            | sys::RPMA_MR_USAGE_READ_DST
+            | sys::RPMA_MR_USAGE_WRITE_SRC
+            | sys::RPMA_MR_USAGE_WRITE_DST;
+        Region::new(&peer, memory, Usage(usage)).map_err(failed(Step::Register))?;
+        Ok(())
+    }
+}
+
+impl Failure {
+    fn of(step: Step, error: &io::Error) -> Self {
+        Self {
+            step,
+            why: error.to_string(),
+            errno: error.raw_os_error(),
+        }
+    }
+
+    fn of_librpma(step: Step, error: &crate::rpma::Error) -> Self {
+        Self {
+            step,
+            why: why(error),
+            errno: None,
+        }
+    }
+}
+
+/// The state of a port that works.
+pub const ACTIVE: &str = "active";

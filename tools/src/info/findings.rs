@@ -1,0 +1,667 @@
+//! What will go wrong, and how to mend it.
+
+use super::devices::{ACTIVE, DeviceReport, Operation, Port, Step};
+use super::text::bytes;
+use super::{Address, Node, Report, Whose};
+use serde::Serialize;
+
+/// Something that a user should know.
+#[derive(Debug, Clone, Serialize)]
+pub struct Finding {
+    pub level: Level,
+    /// What it is, in a word for programs, which stays the same.
+    pub code: &'static str,
+    /// The device, address, library or file that it is about.
+    pub subject: Option<String>,
+    pub problem: String,
+    /// Ways out, the nearest first.
+    pub remedies: Vec<Remedy>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// What was asked about will fail.
+    Error,
+    /// Something may fail.
+    Warning,
+    /// It works otherwise than one might think.
+    Note,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Remedy {
+    pub how: String,
+    pub commands: Vec<String>,
+}
+
+impl Finding {
+    fn new(level: Level, code: &'static str, problem: impl Into<String>) -> Self {
+        Self {
+            level,
+            code,
+            subject: None,
+            problem: problem.into(),
+            remedies: vec![],
+        }
+    }
+
+    fn about(mut self, subject: impl Into<String>) -> Self {
+        self.subject = Some(subject.into());
+        self
+    }
+
+    fn mend(mut self, how: impl Into<String>, commands: &[&str]) -> Self {
+        let commands = commands.iter().map(|&command| command.into()).collect();
+        let how = how.into();
+        self.remedies.push(Remedy { how, commands });
+        self
+    }
+}
+
+/// All of them, errors first.
+pub fn of(report: &Report) -> Vec<Finding> {
+    let mut found = vec![];
+    found.extend(libraries(report));
+    found.extend(no_device(report));
+    found.extend(rdma_cm(report));
+    for device in report.devices_shown() {
+        found.extend(of_device(report, device));
+    }
+    if report.asked() {
+        let asked = report.addresses.iter();
+        found.extend(asked.filter_map(|address| not_served(report, address)));
+    } else {
+        found.extend(loopback(report));
+    }
+    found.extend(memlock(report));
+    found.extend(persistent_memory(report));
+    found.sort_by_key(|finding| finding.level);
+    found
+}
+
+fn libraries(report: &Report) -> Option<Finding> {
+    let libraries = &report.libraries;
+    if libraries.softverbs {
+        let problem = "softverbs stands for libibverbs and librdmacm: a software device for \
+                       development and test, which both sides of a connection have to run over.";
+        return Some(Finding::new(Level::Note, "softverbs", problem).about("softverbs"));
+    }
+    let preload = libraries.preload.as_ref()?;
+    preload.contains("libsoftverbs.so").then(|| {
+        let problem = format!(
+            "LD_PRELOAD is {preload}, but softverbs is not loaded: there is no such file, or it \
+             can't be read."
+        );
+        Finding::new(Level::Warning, "softverbs_not_loaded", problem)
+            .about("softverbs")
+            .mend(
+                "Leave it to the launcher to find:",
+                &["softverbs run -- PROGRAM"],
+            )
+    })
+}
+
+const OVER_SOFTVERBS: &str =
+    "Run both sides of a connection over softverbs, a device in user space:";
+const SOFTVERBS: [&str; 1] = ["softverbs run -- PROGRAM"];
+const WITH_DEVICES: [&str; 1] =
+    ["docker run --network host --device /dev/infiniband --ulimit memlock=-1 IMAGE"];
+
+fn no_device(report: &Report) -> Option<Finding> {
+    if let Some(why) = &report.devices_error {
+        let problem = format!("libibverbs can't list the RDMA devices: {why}.");
+        let finding = Finding::new(Level::Error, "devices_not_listed", problem);
+        return Some(finding.mend(OVER_SOFTVERBS, &SOFTVERBS));
+    }
+    if !report.devices.is_empty() {
+        return None;
+    }
+    let container = report.host.container.is_some();
+    if let Some(device) = report.host.kernel_devices.first() {
+        let name = &device.name;
+        let problem = format!(
+            "The kernel has the RDMA device {name}, but programs can't open it: there is no \
+             /dev/infiniband/uverbs* for it here."
+        );
+        let finding = Finding::new(Level::Error, "device_node_missing", problem).about(name);
+        let finding = if container {
+            finding.mend("Start the container with the devices:", &WITH_DEVICES)
+        } else {
+            finding.mend(
+                "Load the module that makes it, as root:",
+                &["modprobe ib_uverbs"],
+            )
+        };
+        return Some(finding.mend(format!("Or: {}", lower(OVER_SOFTVERBS)), &SOFTVERBS));
+    }
+    let place = if container {
+        "in this container"
+    } else {
+        "on this host"
+    };
+    let problem = format!("There is no RDMA device {place}, and librpma works with nothing else.");
+    let mut finding = Finding::new(Level::Error, "no_device", problem);
+    finding = finding.mend(OVER_SOFTVERBS, &SOFTVERBS);
+    let mut own = report.own.iter();
+    let interface = own.find(|own| !own.loopback).map(|own| &*own.interface);
+    let add = rxe_on(interface.unwrap_or("INTERFACE"));
+    let root = if container {
+        "Or put the kernel's software device on a network interface, as root on the host, and \
+         start the container with it:"
+    } else {
+        "Or put the kernel's software device on a network interface, as root:"
+    };
+    let mut commands = vec!["modprobe rdma_rxe", &*add];
+    if container {
+        commands.extend(WITH_DEVICES);
+    }
+    Some(finding.mend(root, &commands))
+}
+
+fn rxe_on(interface: &str) -> String {
+    format!("rdma link add rxe0 type rxe netdev {interface}")
+}
+
+fn rdma_cm(report: &Report) -> Option<Finding> {
+    if report.libraries.softverbs || report.devices.is_empty() {
+        return None;
+    }
+    let Some(node) = &report.host.rdma_cm else {
+        let problem = "There is no /dev/infiniband/rdma_cm, without which no connection is made.";
+        let finding = Finding::new(Level::Error, "rdma_cm_missing", problem);
+        return Some(if report.host.container.is_some() {
+            finding.mend("Start the container with it:", &WITH_DEVICES)
+        } else {
+            finding.mend(
+                "Load the module that makes it, as root:",
+                &["modprobe rdma_ucm"],
+            )
+        });
+    };
+    (!node.accessible).then(|| no_permission(report, "librdmacm", node))
+}
+
+/// A node that this user may not open.
+fn no_permission(report: &Report, what: &str, node: &Node) -> Finding {
+    let path = node.path.to_string_lossy();
+    let (uid, mode) = (report.host.uid, &node.mode);
+    let problem = format!(
+        "{what} can't be used by this user (uid {uid}): {path} is of uid {}, gid {}, mode {mode}.",
+        node.uid, node.gid
+    );
+    let finding = Finding::new(Level::Error, "no_permission", problem).about(path.clone());
+    let of_group = node.gid != 0 && mode.ends_with(|other: char| other < '6');
+    let group = u32::from_str_radix(mode, 8).is_ok_and(|mode| mode & 0o060 == 0o060);
+    if of_group && group {
+        let join = format!("sudo usermod -aG \"$(stat -c %G {path})\" \"$USER\"");
+        finding.mend("Join the group of the file, and log in anew:", &[&join])
+    } else if group || !mode.ends_with('6') {
+        let open = "sudo chmod 666 /dev/infiniband/uverbs* /dev/infiniband/rdma_cm";
+        finding.mend(
+            "Let every user at it, as the udev rules of rdma-core do (the package is rdma-core on \
+             Debian, whose rules apply when the device appears):",
+            &[open],
+        )
+    } else {
+        finding.mend(
+            "Its mode is not in the way, so the container's maker is:",
+            &WITH_DEVICES,
+        )
+    }
+}
+
+fn of_device(report: &Report, device: &DeviceReport) -> Vec<Finding> {
+    // What spoils one device is no error as long as there is another to use.
+    let other = report.devices.iter().any(|device| device.usable) && !report.asked();
+    let level = if other { Level::Warning } else { Level::Error };
+    let name = &*device.name;
+    let mut found = vec![];
+    if let Some(failure) = &device.error {
+        let mut kernel = report.host.kernel_devices.iter();
+        let node = kernel
+            .find(|kernel| kernel.name == name)
+            .and_then(|kernel| kernel.node.as_ref());
+        let why = &failure.why;
+        let log = format!("dmesg | grep -i -e rdma -e {name}");
+        let log = ["Ask the kernel's log for the cause:", &log];
+        let finding = match (failure.step, node) {
+            (Step::Open, Some(node)) if !node.accessible => Finding {
+                level,
+                ..no_permission(report, name, node)
+            },
+            (Step::Open, _) => {
+                let problem = format!("{name} can't be opened: {why}.");
+                Finding::new(level, "device_not_opened", problem).mend(log[0], &log[1..])
+            }
+            (Step::Register, _) => {
+                let problem = format!("Not even a page of memory can be registered: {why}.");
+                let finding = Finding::new(level, "memory_not_registered", problem);
+                // The finding about the limit has the remedy.
+                match memlock(report) {
+                    Some(_) => finding,
+                    None => finding.mend(log[0], &log[1..]),
+                }
+            }
+            (Step::Query | Step::Peer, _) => {
+                let problem = format!("librpma can't work with {name}: {why}.");
+                Finding::new(level, "device_fails", problem).mend(log[0], &log[1..])
+            }
+        };
+        found.push(finding.about(name));
+        return found;
+    }
+    found.extend(ports(report, device, level));
+    if device.addresses.is_empty() {
+        found.push(no_address(report, device, level));
+    }
+    if device.transport == IWARP {
+        found.push(iwarp(device));
+    } else {
+        found.extend(flush(report, device));
+        found.extend(atomic_write(report, device));
+    }
+    found.extend(odp(report, device));
+    found
+}
+
+const IWARP: &str = "iWARP";
+const ETHERNET: &str = "Ethernet";
+
+/// The network interface of a device, as far as it is known.
+fn interface<'a>(report: &'a Report, device: &'a DeviceReport) -> &'a str {
+    let mut gids = device.ports.iter().flat_map(|port| &port.gids);
+    let of_gid = gids.find_map(|gid| gid.interface.as_deref());
+    let mut kernel = report.host.kernel_devices.iter();
+    let of_kernel = || {
+        let kernel = kernel.find(|kernel| kernel.name == device.name)?;
+        kernel.interfaces.first().map(|name| &**name)
+    };
+    of_gid.or_else(of_kernel).unwrap_or("INTERFACE")
+}
+
+fn ports(report: &Report, device: &DeviceReport, level: Level) -> Vec<Finding> {
+    let name = &*device.name;
+    if device.ports.is_empty() {
+        let problem = format!("{name} tells of no port.");
+        return vec![Finding::new(level, "no_port", problem).about(name)];
+    }
+    let any = device.ports.iter().any(|port| port.state == ACTIVE);
+    let level = if any { Level::Note } else { level };
+    let down = |port: &&Port| port.state != ACTIVE;
+    let of_port = |port: &Port| {
+        let problem = format!(
+            "Port {} of {name} is {} (physical state: {}).",
+            port.number, port.state, port.physical_state
+        );
+        let finding = Finding::new(level, "port_not_active", problem).about(name);
+        if port.link_layer == ETHERNET {
+            let up = format!("ip link set dev {} up", interface(report, device));
+            finding.mend(
+                "Bring its network interface up, as root, and see to cable and switch:",
+                &[&up],
+            )
+        } else if port.state == "down" {
+            finding.mend("See to cable and switch.", &[])
+        } else {
+            finding.mend(
+                "A subnet manager has to bring the port up: one of the fabric's switches, or a host \
+                 that runs:",
+                &["opensm"],
+            )
+        }
+    };
+    let mut found: Vec<_> = device.ports.iter().filter(down).map(of_port).collect();
+    let v1_only = device
+        .ports
+        .iter()
+        .any(|port| !port.gids.is_empty() && port.gids.iter().all(|gid| gid.kind == "RoCE v1"));
+    if v1_only {
+        let problem = format!(
+            "{name} has GIDs of RoCE v1 alone: it reaches hosts on the same Ethernet segment, and \
+             none behind a router."
+        );
+        found.push(Finding::new(Level::Note, "roce_v1_only", problem).about(name));
+    }
+    found
+}
+
+fn no_address(report: &Report, device: &DeviceReport, level: Level) -> Finding {
+    let name = &*device.name;
+    let problem = format!(
+        "{name} serves no address of this host, and librpma finds a device by its address alone."
+    );
+    let finding = Finding::new(level, "no_address", problem).about(name);
+    let interface = interface(report, device);
+    let add = format!("ip addr add ADDRESS/PREFIX dev {interface}");
+    let infiniband = device
+        .ports
+        .iter()
+        .any(|port| port.link_layer == "InfiniBand");
+    if infiniband {
+        let how = "Give its IP interface (IPoIB) an address, as root:";
+        finding.mend(how, &["modprobe ib_ipoib", &add])
+    } else {
+        let up = format!("ip link set dev {interface} up");
+        let how = "Give its network interface an address, as root:";
+        finding.mend(how, &[&add, &up])
+    }
+}
+
+fn iwarp(device: &DeviceReport) -> Finding {
+    let name = &*device.name;
+    let problem = format!(
+        "{name} is an iWARP device, which has neither FLUSH nor ATOMIC WRITE: librpma flushes by an \
+         RDMA READ and writes 8 bytes after a fence. Memory to read into is open for writing by the \
+         other side too, as iWARP demands."
+    );
+    Finding::new(Level::Note, "iwarp", problem)
+        .about(name)
+        .mend(DIRECT_WRITE, &[])
+}
+
+const DIRECT_WRITE: &str = "For persistence, see to it that writes of the device that has the persistent memory get there \
+     past the processor's caches (on Intel: DDIO switched off for its slot) or that these survive a \
+     loss of power (eADR); then let that side say so, by rpma_peer_cfg_set_direct_write_to_pmem(3).";
+
+/// What keeps librpma from an operation that the device has.
+fn unused(
+    report: &Report,
+    device: &DeviceReport,
+    operation: Operation,
+    (code, what, since): (&'static str, &str, u32),
+) -> Finding {
+    let name = &*device.name;
+    if operation.libibverbs == Some(false) {
+        let release = report
+            .libraries
+            .libibverbs
+            .version
+            .as_deref()
+            .unwrap_or("old");
+        let problem = format!("{name} has {what}, but libibverbs ({release}) can't ask for it.");
+        return Finding::new(Level::Warning, code, problem)
+            .about(name)
+            .mend(format!("Install rdma-core {since} or newer."), &[]);
+    }
+    let problem =
+        format!("{name} and libibverbs have {what}, but the librpma loaded does not use it.");
+    Finding::new(Level::Warning, code, problem)
+        .about(name)
+        .mend(
+            "Lead the program to a librpma that does, such as 1.4.0:",
+            &["LD_LIBRARY_PATH=DIRECTORY PROGRAM"],
+        )
+}
+
+fn flush(report: &Report, device: &DeviceReport) -> Option<Finding> {
+    const CODE: &str = "no_native_flush";
+    let name = &*device.name;
+    if device.flush.librpma {
+        return None;
+    }
+    if device.flush.device {
+        return Some(unused(
+            report,
+            device,
+            device.flush,
+            (CODE, "the native FLUSH", 46),
+        ));
+    }
+    let problem = format!(
+        "{name} has no native FLUSH: librpma flushes by an RDMA READ, which makes what was written \
+         visible, and not by itself persistent."
+    );
+    let finding = Finding::new(Level::Note, CODE, problem).about(name);
+    Some(if report.libraries.softverbs {
+        finding.mend(
+            "Over softverbs, only the native FLUSH makes anything persistent:",
+            &["softverbs run -- PROGRAM   # without --no-flush and SOFTVERBS_FLUSH=off"],
+        )
+    } else if report
+        .host
+        .persistent_memory
+        .persistence_domains
+        .iter()
+        .any(|it| it == "cpu_cache")
+    {
+        finding.mend(
+            "The processor's caches of this host survive a loss of power (persistence_domain: \
+             cpu_cache), so it may say so, by rpma_peer_cfg_set_direct_write_to_pmem(3).",
+            &[],
+        )
+    } else {
+        finding.mend(DIRECT_WRITE, &[])
+    })
+}
+
+fn atomic_write(report: &Report, device: &DeviceReport) -> Option<Finding> {
+    const CODE: &str = "no_native_atomic_write";
+    let name = &*device.name;
+    if device.atomic_write.librpma {
+        return None;
+    }
+    if device.atomic_write.device {
+        return Some(unused(
+            report,
+            device,
+            device.atomic_write,
+            (CODE, "the native ATOMIC WRITE", 44),
+        ));
+    }
+    let problem = format!(
+        "{name} has no native ATOMIC WRITE: librpma sends 8 aligned bytes as an ordinary write \
+         behind a fence, which is as atomic as the device writes them to memory."
+    );
+    Some(Finding::new(Level::Note, CODE, problem).about(name))
+}
+
+fn odp(report: &Report, device: &DeviceReport) -> Option<Finding> {
+    let name = &*device.name;
+    if device.odp.librpma {
+        return None;
+    }
+    let mounts = &report.host.persistent_memory.dax_filesystems;
+    let (level, mounted) = match mounts.first() {
+        Some(mount) => (
+            Level::Warning,
+            format!(", such as {}", mount.path.display()),
+        ),
+        None => (Level::Note, String::new()),
+    };
+    let problem = format!(
+        "{name} does not page on demand (ODP) for RDMA READ and WRITE: memory of files on a DAX \
+         filesystem{mounted} can't be registered."
+    );
+    let finding = Finding::new(level, "no_odp", problem).about(name);
+    Some(if report.libraries.softverbs {
+        finding.mend(
+            "It is switched off:",
+            &["softverbs run -- PROGRAM   # without --no-odp and SOFTVERBS_ODP=off"],
+        )
+    } else {
+        finding.mend(
+            "Use persistent memory as a character device (device DAX), which needs no ODP; this \
+             makes one of a namespace and drops what is on it:",
+            &["ndctl create-namespace --force --mode=devdax --reconfig=NAMESPACE"],
+        )
+    })
+}
+
+/// Why an address that was asked for will not do.
+fn not_served(report: &Report, address: &Address) -> Option<Finding> {
+    let text = &*address.address;
+    let found =
+        |code, problem: String| Finding::new(Level::Error, code, problem).about(text.to_owned());
+    if address.ip.is_some_and(|ip| ip.is_multicast()) {
+        let problem = format!("{text} is a multicast address, to which nobody connects.");
+        return Some(found("multicast_address", problem));
+    }
+    let why = address.error.as_ref()?;
+    let Some(whose) = address.whose else {
+        let problem = format!("{text} can't be looked up: {why}.");
+        let finding = found("address_not_found", problem);
+        let ask = format!("getent ahosts {text}");
+        return Some(finding.mend("Give an address, or a name that the host knows:", &[&ask]));
+    };
+    if report.devices.is_empty() {
+        // That has been said, and nothing about the address would help.
+        return None;
+    }
+    let interface = address.interface.as_deref();
+    let behind = report
+        .devices
+        .iter()
+        .find(|device| interface.is_some() && interface == Some(self::interface(report, device)));
+    Some(match (whose, behind, interface) {
+        (Whose::Wildcard, ..) => {
+            let problem = format!("{text} stands for every address, and so for no device.");
+            instead(report, found("wildcard_address", problem))
+        }
+        (Whose::Loopback, ..) => {
+            let problem = format!("{text} is a loopback address, which no RDMA device serves.");
+            let finding = instead(report, found("address_not_served", problem));
+            finding.mend(format!("Or: {}", lower(OVER_SOFTVERBS)), &SOFTVERBS)
+        }
+        (Whose::Local, Some(device), Some(interface)) => {
+            let name = &device.name;
+            let problem = format!(
+                "{name} is behind {interface}, but does not serve {text}: it has no GID for it, or \
+                 its port is not active. librpma says: {why}."
+            );
+            instead(report, found("address_not_served", problem)).mend(
+                "See whether the address is in use and the link up:",
+                &[
+                    &format!("ip addr show dev {interface}"),
+                    &format!("ibv_devinfo -v -d {name}"),
+                ],
+            )
+        }
+        (Whose::Local, _, interface) => {
+            let interface = interface.unwrap_or("INTERFACE");
+            let problem = format!("No RDMA device stands behind {interface}, which has {text}.");
+            let finding = instead(report, found("address_not_served", problem));
+            let how = format!("Or put the kernel's software device on {interface}, as root:");
+            finding.mend(how, &["modprobe rdma_rxe", &rxe_on(interface)])
+        }
+        (Whose::Remote, behind, interface) => {
+            let way = match (interface, address.source, behind) {
+                (Some(interface), Some(source), None) => format!(
+                    " The way there leads from {source} over {interface}, which no RDMA device \
+                     stands behind."
+                ),
+                (Some(interface), Some(source), Some(_)) => {
+                    format!(" The way there leads from {source} over {interface}.")
+                }
+                _ => " There is no way there.".into(),
+            };
+            let problem = format!("{text} can't be reached by RDMA: {why}.{way}");
+            found("address_not_reached", problem).mend(
+                "See how this host reaches it, and whether it answers:",
+                &[&format!("ip route get {text}"), &format!("ping {text}")],
+            )
+        }
+    })
+}
+
+/// Names the addresses to use.
+fn instead(report: &Report, finding: Finding) -> Finding {
+    let served = report.devices.iter().filter(|device| device.usable);
+    let served: Vec<_> = served
+        .flat_map(|device| {
+            let of = |address| format!("{address} ({})", device.name);
+            device.addresses.iter().map(of)
+        })
+        .collect();
+    match &served[..] {
+        [] => finding,
+        [first @ .., last] if !first.is_empty() => {
+            finding.mend(format!("Use {} or {last}.", first.join(", ")), &[])
+        }
+        [only, ..] => finding.mend(format!("Use {only}."), &[]),
+    }
+}
+
+/// Where all of the host is looked at, what people try first is worth a word.
+fn loopback(report: &Report) -> Option<Finding> {
+    let usable = report.devices.iter().any(|device| device.usable);
+    let unserved = |address: &&Address| {
+        address.whose == Some(Whose::Loopback) && address.device.is_none() && usable
+    };
+    let address = &report.addresses.iter().find(unserved)?.address;
+    let problem = format!(
+        "No RDMA device serves loopback addresses such as {address}: two programs on this host meet \
+         at another of its addresses."
+    );
+    let finding = Finding::new(Level::Note, "loopback_not_served", problem).about(address);
+    Some(instead(report, finding))
+}
+
+fn memlock(report: &Report) -> Option<Finding> {
+    let limit = &report.host.memlock;
+    let soft = limit.soft_bytes?;
+    if report.libraries.softverbs || !limit.enforced || soft >= report.host.memory_bytes {
+        return None;
+    }
+    let show = |limit: Option<u64>| limit.map_or("none".into(), bytes);
+    let problem = format!(
+        "A process of this user can register {} of memory altogether (RLIMIT_MEMLOCK; hard limit: \
+         {}). More fails with \"Cannot allocate memory\".",
+        bytes(soft),
+        show(limit.hard_bytes)
+    );
+    let mut finding = Finding::new(Level::Warning, "memlock_low", problem);
+    let page = rustix::param::page_size() as u64;
+    if soft < page {
+        finding.level = Level::Error;
+    }
+    let raise = match limit.hard_bytes {
+        None => Some("ulimit -l unlimited".to_owned()),
+        Some(hard) if hard > soft => Some(format!("ulimit -l {}", hard / 1024)),
+        Some(_) => None,
+    };
+    if let Some(raise) = &raise {
+        finding = finding.mend("In the shell, before the program is started:", &[raise]);
+    }
+    Some(
+        finding
+            .mend(
+                "For users who log in, as root; it holds from the next login on:",
+                &["echo '* - memlock unlimited' >/etc/security/limits.d/rdma.conf"],
+            )
+            .mend(
+                "For a service of systemd, by 'systemctl edit SERVICE':",
+                &["[Service]", "LimitMEMLOCK=infinity"],
+            )
+            .mend(
+                "For a container:",
+                &["docker run --ulimit memlock=-1 IMAGE"],
+            ),
+    )
+}
+
+fn persistent_memory(report: &Report) -> Vec<Finding> {
+    let devices = report.host.persistent_memory.dax_devices.iter();
+    let closed = devices.filter(|device| !device.node.accessible);
+    let found = closed.map(|device| {
+        let path = device.node.path.to_string_lossy();
+        let problem = format!(
+            "The persistent memory {path} can't be opened by this user (uid {}): it is of uid {}, \
+             gid {}, mode {}.",
+            report.host.uid, device.node.uid, device.node.gid, device.node.mode
+        );
+        Finding::new(Level::Warning, "pmem_no_permission", problem)
+            .about(path.clone())
+            .mend(
+                "Give it to this user, as root:",
+                &[&format!("chown {} {path}", report.host.uid)],
+            )
+    });
+    found.collect()
+}
+
+/// For a sentence that goes on.
+fn lower(sentence: &str) -> String {
+    let (first, rest) = sentence.split_at(1);
+    format!("{}{rest}", first.to_lowercase())
+}
