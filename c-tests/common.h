@@ -165,7 +165,8 @@ static inline const char *log_text(void)
 
 /*
  * The same for a transcript: the levels and, for an error of a call below, which
- * one and why. The rest of the wording is each library's own.
+ * one and why. The rest of the wording is each library's own, such as what ours
+ * says of the remedy in a sentence after the reason.
  */
 static inline const char *log_summary(void)
 {
@@ -178,21 +179,25 @@ static inline const char *log_summary(void)
 		const char *line = logged.text[i];
 		const char *call = strstr(line, "ibv_");
 		const char *cm = strstr(line, "rdma_");
+		const char *end = line;
 		const char *why = NULL;
 
+		for (const char *p = line; (p = strstr(p, " failed: ")) != NULL; p++)
+			end = p;
+		end = strstr(end, ". ") != NULL ? strstr(end, ". ") : line + strlen(line);
 		if (call == NULL || (cm != NULL && cm < call))
 			call = cm;
 		n += (size_t)snprintf(text + n, sizeof(text) - n, "%s%s", i ? "," : "",
 				level_name(logged.level[i]));
 		if (!logged.whole[i])
 			n += (size_t)snprintf(text + n, sizeof(text) - n, "(not whole)");
-		if (logged.level[i] > RPMA_LOG_LEVEL_ERROR || call == NULL)
+		if (logged.level[i] > RPMA_LOG_LEVEL_ERROR || call == NULL || call > end)
 			continue;
-		for (const char *p = line; (p = strstr(p, ": ")) != NULL; p += 2)
+		for (const char *p = line; (p = strstr(p, ": ")) != NULL && p < end; p += 2)
 			why = p + 2;
-		n += (size_t)snprintf(text + n, sizeof(text) - n, "(%.*s: %s)",
+		n += (size_t)snprintf(text + n, sizeof(text) - n, "(%.*s: %.*s)",
 				(int)strspn(call, "abcdefghijklmnopqrstuvwxyz_"), call,
-				why != NULL ? why : "no reason");
+				why != NULL ? (int)(end - why) : INT_MAX, why != NULL ? why : "no reason");
 	}
 	return text;
 }

@@ -80,7 +80,7 @@ impl Conn {
         };
         let events = create_event_channel().inspect_err(|_| give_up(&link.id))?;
         if let Err(errno) = link.id.migrate(Some(&events)) {
-            let error = failed!("rdma_migrate_id()")(errno);
+            let error = failed!("rdma_migrate_id")(errno);
             drop(events);
             give_up(&link.id);
             return Err(error);
@@ -115,7 +115,8 @@ impl Conn {
 
     pub fn send_request(&self, private_data: Option<&[u8]>) -> Result<()> {
         let sent = self.link.id.connect(private_data);
-        sent.map_err(failed!("rdma_connect()"))
+        let len = private_data.map_or(0, <[u8]>::len);
+        sent.map_err(failed!("rdma_connect", "private_data_len={len}"))
     }
 
     pub fn delete(self) -> Result<()> {
@@ -130,7 +131,7 @@ impl Conn {
         self.link
             .id
             .disconnect()
-            .map_err(failed!("rdma_disconnect()"))?;
+            .map_err(failed!("rdma_disconnect"))?;
         log!(Notice, "Requesting for disconnection");
         Ok(())
     }
@@ -209,7 +210,10 @@ impl Conn {
             _ if self.cq().verbs().raised(&event) => (self.cq(), false),
             Some(rcq) if rcq.verbs().raised(&event) => (rcq, true),
             _ => {
-                log!(Error, "ibv_get_cq_event() returned an unknown CQ");
+                log!(
+                    Error,
+                    "ibv_get_cq_event() gave a CQ that is none of this connection"
+                );
                 return Err(Error::UNKNOWN);
             }
         };
@@ -288,10 +292,10 @@ impl Conn {
     /// The memory may be written until the receive has completed.
     #[inline(always)]
     pub unsafe fn recv(&self, dst: Option<LocalRange>, wr_id: u64) -> Result<()> {
-        let sge = dst.map(|dst| dst.sge());
+        let mut wr = RecvWr::new(wr_id, dst.map(|dst| dst.sge()));
         // SAFETY: passed on to the caller.
-        let posted = unsafe { self.link.qp.post_recv(&mut RecvWr::new(wr_id, sge)) };
-        posted.map_err(recv_failed)
+        let posted = unsafe { self.link.qp.post_recv(&mut wr) };
+        posted.map_err(|errno| recv_failed(&wr, errno))
     }
 
     /// Writes 8 bytes at once, natively or by a write that waits for the reads
@@ -401,7 +405,7 @@ unsafe fn atomic_write_native(
 ) -> Result<()> {
     // SAFETY: passed on to the caller.
     let posted = unsafe { native.post(wr_id, flags, remote, src) };
-    posted.map_err(complete_failed)
+    posted.map_err(|errno| complete_failed("ATOMIC_WRITE", errno))
 }
 
 /// # Safety
@@ -417,7 +421,7 @@ unsafe fn flush_native(
 ) -> Result<()> {
     // SAFETY: passed on to the caller.
     let posted = unsafe { native.post(wr_id, flags, remote, len, kind) };
-    posted.map_err(complete_failed)
+    posted.map_err(|errno| complete_failed("FLUSH", errno))
 }
 
 // Out of line, so that an operation that works does not carry them along.
@@ -425,19 +429,19 @@ unsafe fn flush_native(
 #[cold]
 #[inline(never)]
 fn send_failed(wr: &SendWr, errno: Errno) -> Error {
-    failed!("ibv_post_send({wr})")(errno)
+    failed!("ibv_post_send", "{wr}")(errno)
 }
 
 #[cold]
 #[inline(never)]
-fn recv_failed(errno: Errno) -> Error {
-    failed!("ibv_post_recv()")(errno)
+fn recv_failed(wr: &RecvWr, errno: Errno) -> Error {
+    failed!("ibv_post_recv", "{wr}")(errno)
 }
 
 #[cold]
 #[inline(never)]
-fn complete_failed(errno: Errno) -> Error {
-    failed!("ibv_wr_complete()")(errno)
+fn complete_failed(opcode: &str, errno: Errno) -> Error {
+    failed!("ibv_wr_complete", "opcode=IBV_WR_{opcode}")(errno)
 }
 
 #[cold]
@@ -446,19 +450,23 @@ fn flush_refused(told: bool, flush_type: FlushType) -> Error {
     match (told, flush_type) {
         (false, _) => log!(
             Error,
-            "the connection does not support a flush to persistence: check whether the remote node \
-             supports direct write to persistent memory"
+            "rpma_flush(RPMA_FLUSH_TYPE_PERSISTENT) is refused: the other side has not said that \
+             what a device writes there is persistent: if it is, let it say so by \
+             rpma_peer_cfg_set_direct_write_to_pmem(), send the configuration's descriptor over, \
+             and call rpma_conn_apply_remote_peer_cfg() here"
         ),
         (true, FlushType::Persistent) => {
             log!(
                 Error,
-                "the remote memory does not support a flush to persistence"
+                "rpma_flush(RPMA_FLUSH_TYPE_PERSISTENT) is refused: the other side has registered \
+                 the memory without RPMA_MR_USAGE_FLUSH_TYPE_PERSISTENT"
             );
         }
         (true, FlushType::Visibility) => {
             log!(
                 Error,
-                "the remote memory does not support a flush to global visibility"
+                "rpma_flush(RPMA_FLUSH_TYPE_VISIBILITY) is refused: the other side has registered \
+                 the memory without RPMA_MR_USAGE_FLUSH_TYPE_VISIBILITY"
             );
         }
     }

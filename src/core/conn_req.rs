@@ -74,7 +74,9 @@ impl Equipment {
         if share && srq_cq.is_some() {
             log!(
                 Error,
-                "a completion channel cannot be shared with a shared RQ that has its own CQ"
+                "a completion channel cannot be shared with a shared RQ that has its own CQ: leave \
+                 out rpma_conn_cfg_set_compl_channel(), or give the shared RQ no CQ by \
+                 rpma_srq_cfg_set_rcq_size()"
             );
             return Err(Error::INVAL);
         }
@@ -84,11 +86,11 @@ impl Equipment {
             true => Some(create_channel(context)?),
             false => None,
         };
-        let cq = Cq::new(context, cfg.cq_size.load(Relaxed), channel.as_ref())?;
+        let cq = Cq::new(peer, context, cfg.cq_size.load(Relaxed), channel.as_ref())?;
         let rcq = match cfg.rcq_size.load(Relaxed) {
             0 => None,
             _ if srq_cq.is_some() => None,
-            size => Some(Cq::new(context, size, channel.as_ref())?),
+            size => Some(Cq::new(peer, context, size, channel.as_ref())?),
         };
         let attr = QpAttr {
             pd: peer.pd(),
@@ -102,10 +104,13 @@ impl Equipment {
             ops: peer.native(),
         };
         let qp = Qp::create(id, &attr).map_err(failed!(
-            "rdma_create_qp_ex(max_send_wr={}, max_recv_wr={}, max_send/recv_sge={MAX_SGE}, \
-             max_inline_data={MAX_INLINE_DATA}, qp_type=IBV_QPT_RC, sq_sig_all=0)",
+            "rdma_create_qp_ex",
+            "max_send_wr={}, max_recv_wr={}, max_send/recv_sge={MAX_SGE}, \
+             max_inline_data={MAX_INLINE_DATA}, qp_type=IBV_QPT_RC, sq_sig_all=0; max_qp_wr of the \
+             device is {}",
             attr.max_send_wr,
-            attr.max_recv_wr
+            attr.max_recv_wr,
+            peer.limits().max_qp_wr
         ))?;
         Ok(Equipment {
             qp,
@@ -147,10 +152,10 @@ impl ConnReq {
     ) -> Result<Box<Self>> {
         let timeout_ms = cfg.timeout_ms.load(Relaxed);
         let info = lookup(addr, Some(port), Resolve::Active)?;
-        let id = CmId::create(None).map_err(failed!("rdma_create_id()"))?;
+        let id = CmId::create(None).map_err(failed!("rdma_create_id"))?;
         resolve_addr(&id, &info, addr, timeout_ms)?;
         id.resolve_route(timeout_ms)
-            .map_err(failed!("rdma_resolve_route(timeout_ms={timeout_ms})"))?;
+            .map_err(failed!("rdma_resolve_route", "timeout_ms={timeout_ms}"))?;
         let (addr, port) = (Shown(addr), Shown(port));
         let equipment = Equipment::new(peer, &id, cfg, format_args!("{addr}:{port}"))?;
         let room = room()?;
@@ -182,22 +187,22 @@ impl ConnReq {
     /// # Safety
     /// The memory may be written until the receive has completed.
     pub unsafe fn recv(&self, dst: LocalRange, wr_id: u64) -> Result<()> {
-        let sge = Some(dst.sge());
+        let mut wr = RecvWr::new(wr_id, Some(dst.sge()));
         // SAFETY: passed on to the caller.
-        unsafe { self.link.qp.post_recv(&mut RecvWr::new(wr_id, sge)) }
-            .map_err(failed!("ibv_post_recv()"))
+        unsafe { self.link.qp.post_recv(&mut wr) }.map_err(failed!("ibv_post_recv", "{wr}"))
     }
 
     /// Accepts an incoming request, or sends an outgoing one.
     pub fn connect(mut self, private_data: Option<&[u8]>) -> Result<Box<Conn>> {
         // SAFETY: the peer outlives the request.
         let peer = unsafe { self.peer.as_ref() };
+        let len = private_data.map_or(0, <[u8]>::len);
         if let Some(unanswered) = self.link.unanswered.take() {
             match unanswered.accept(private_data) {
                 Ok(()) => Conn::new(self.link, peer, true),
                 Err((unanswered, errno)) => {
                     self.link.unanswered = Some(unanswered);
-                    Err(failed!("rdma_accept()")(errno))
+                    Err(failed!("rdma_accept", "private_data_len={len}")(errno))
                 }
             }
         } else {

@@ -1,5 +1,5 @@
 use super::error::{Steps, failed};
-use super::{Error, Result};
+use super::{Error, Peer, Result};
 use crate::verbs::{self, CompChannel, Context, ibv_wc};
 use std::ffi::c_int;
 use std::mem::ManuallyDrop;
@@ -16,7 +16,12 @@ pub struct Cq {
 
 impl Cq {
     /// Verbs take an int: no more than that is asked for.
-    pub fn new(context: Context, size: u32, shared: Option<&CompChannel>) -> Result<Self> {
+    pub fn new(
+        peer: &Peer,
+        context: Context,
+        size: u32,
+        shared: Option<&CompChannel>,
+    ) -> Result<Self> {
         let size = c_int::try_from(size).unwrap_or(c_int::MAX);
         let own = match shared {
             Some(_) => None,
@@ -25,7 +30,11 @@ impl Cq {
         // One of the two is there.
         let channel = shared.or(own.as_ref()).ok_or(Error::UNKNOWN)?;
         let fd = channel.fd();
-        let cq = verbs::Cq::create(context, size, channel).map_err(failed!("ibv_create_cq()"))?;
+        let cq = verbs::Cq::create(context, size, channel).map_err(failed!(
+            "ibv_create_cq",
+            "cqe={size}; max_cqe of the device is {}",
+            peer.limits().max_cqe
+        ))?;
         req_notify(&cq)?;
         Ok(Cq {
             cq: ManuallyDrop::new(cq),
@@ -93,7 +102,7 @@ impl Drop for Cq {
 }
 
 fn req_notify(cq: &verbs::Cq) -> Result<()> {
-    cq.req_notify().map_err(failed!("ibv_req_notify_cq()"))
+    cq.req_notify().map_err(failed!("ibv_req_notify_cq"))
 }
 
 #[cold]
@@ -103,17 +112,21 @@ fn poll_failed(got: c_int, entries: c_int) -> Error {
         log!(Debug, "no completion in the CQ");
         Error::NO_COMPLETION
     } else if got < 0 {
-        log!(Error, "ibv_poll_cq() failed (no details available)");
+        log!(
+            Error,
+            "ibv_poll_cq(num_entries={entries}) failed with {got}, and the device's provider tells no \
+             more"
+        );
         Error::PROVIDER
     } else {
         log!(
             Error,
-            "ibv_poll_cq() returned {got} where at most {entries} was expected"
+            "ibv_poll_cq(num_entries={entries}) gave {got} completions, more than there is room for"
         );
         Error::UNKNOWN
     }
 }
 
 pub fn create_channel(context: Context) -> Result<CompChannel> {
-    CompChannel::create(context).map_err(failed!("ibv_create_comp_channel()"))
+    CompChannel::create(context).map_err(failed!("ibv_create_comp_channel"))
 }

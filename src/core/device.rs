@@ -1,5 +1,6 @@
 use super::conn_cfg::DEFAULT_TIMEOUT_MS;
 use super::error::failed;
+use super::remedy::Remedy;
 use super::{Error, Result};
 use crate::verbs::{AddrInfo, CmId, Context, Resolve};
 use std::ffi::{CStr, c_int};
@@ -39,9 +40,10 @@ pub fn lookup(addr: &CStr, port: Option<&CStr>, resolve: Resolve) -> Result<Addr
         log!(
             Error,
             "rdma_getaddrinfo(node={}, service={}, ai_flags={flags}, ai_qp_type=IBV_QPT_RC, \
-             ai_port_space=RDMA_PS_TCP) failed: {cause}",
+             ai_port_space=RDMA_PS_TCP) failed: {cause}{}",
             Shown(addr),
-            Shown(port.unwrap_or(c"NULL"))
+            Shown(port.unwrap_or(c"NULL")),
+            Remedy::of_lookup(&cause)
         );
         Error::PROVIDER
     })
@@ -50,7 +52,11 @@ pub fn lookup(addr: &CStr, port: Option<&CStr>, resolve: Resolve) -> Result<Addr
 /// The device of an id, which librdmacm may not have found.
 pub fn device_of(id: &CmId, addr: impl fmt::Display) -> Result<Context> {
     id.context().ok_or_else(|| {
-        log!(Error, "no RDMA device serves the address {addr}");
+        log!(
+            Error,
+            "no RDMA device serves the address {addr}{}",
+            Remedy::not_served()
+        );
         Error::PROVIDER
     })
 }
@@ -62,29 +68,30 @@ pub fn find_device(addr: &CStr, side: Side) -> Result<Context> {
         Side::Remote => Resolve::Active,
     };
     let info = lookup(addr, None, resolve)?;
-    let id = CmId::create(None).map_err(failed!("rdma_create_id()"))?;
+    let id = CmId::create(None).map_err(failed!("rdma_create_id"))?;
     match side {
-        Side::Local => bind(&id, &info, addr)?,
+        Side::Local => bind(&id, &info, Shown(addr))?,
         Side::Remote => resolve_addr(&id, &info, addr, DEFAULT_TIMEOUT_MS)?,
     }
     device_of(&id, Shown(addr))
 }
 
-pub fn bind(id: &CmId, info: &AddrInfo, addr: &CStr) -> Result<()> {
-    let addr = Shown(addr);
+/// `addr` is what `info` was looked up by, to show.
+pub fn bind(id: &CmId, info: &AddrInfo, addr: impl fmt::Display) -> Result<()> {
     id.bind(info)
-        .map_err(failed!("rdma_bind_addr(addr={addr})"))
+        .map_err(failed!("rdma_bind_addr", "addr={addr}"))
 }
 
 pub fn resolve_addr(id: &CmId, info: &AddrInfo, addr: &CStr, timeout_ms: c_int) -> Result<()> {
     let addr = Shown(addr);
     id.resolve_addr(info, timeout_ms).map_err(failed!(
-        "rdma_resolve_addr(dst_addr={addr}, timeout_ms={timeout_ms})"
+        "rdma_resolve_addr",
+        "dst_addr={addr}, timeout_ms={timeout_ms}"
     ))
 }
 
 /// Whether the device pages on demand for RDMA WRITE and READ.
 pub fn is_odp_capable(context: Context) -> Result<bool> {
-    let capabilities = context.query().map_err(failed!("ibv_query_device_ex()"))?;
+    let capabilities = context.query().map_err(failed!("ibv_query_device_ex"))?;
     Ok(capabilities.odp())
 }

@@ -1,5 +1,5 @@
 use super::conn_req::Equipment;
-use super::device::{bind, lookup};
+use super::device::{Shown, bind, lookup};
 use super::error::{Steps, failed, room};
 use super::{ConnCfg, ConnReq, Error, Peer, PrivateData, Result};
 use crate::verbs::{CmEvent, CmId, Errno, EventChannel, EventKind, Resolve};
@@ -18,10 +18,12 @@ impl Ep {
     /// The peer outlives the endpoint and the requests that it gives.
     pub unsafe fn listen(peer: &Peer, addr: &CStr, port: &CStr) -> Result<Self> {
         let events = create_event_channel()?;
-        let id = CmId::create(Some(&events)).map_err(failed!("rdma_create_id()"))?;
+        let id = CmId::create(Some(&events)).map_err(failed!("rdma_create_id"))?;
         let info = lookup(addr, Some(port), Resolve::Passive)?;
-        bind(&id, &info, addr)?;
-        id.listen().map_err(failed!("rdma_listen()"))?;
+        let shown = format_args!("{}:{}", Shown(addr), Shown(port));
+        bind(&id, &info, shown)?;
+        id.listen()
+            .map_err(failed!("rdma_listen", "addr={shown}"))?;
         let peer = NonNull::from(peer);
         Ok(Ep { id, events, peer })
     }
@@ -53,7 +55,11 @@ impl Ep {
         let peer = unsafe { self.peer.as_ref() };
         let event = next_event(&self.events)?;
         if event.kind() != EventKind::ConnectRequest {
-            log!(Error, "unexpected event received: {}", event.name());
+            log!(
+                Error,
+                "rpma_ep_next_conn_req() has met an unexpected event: {}",
+                event.name()
+            );
             return Err(Error::INVAL);
         }
         // SAFETY: a connection request, asked once.
@@ -87,7 +93,7 @@ impl Ep {
 }
 
 pub fn create_event_channel() -> Result<EventChannel> {
-    EventChannel::create().map_err(failed!("rdma_create_event_channel()"))
+    EventChannel::create().map_err(failed!("rdma_create_event_channel"))
 }
 
 /// The next event; none is no fault, whether nothing came (ENODATA) or a
@@ -95,10 +101,10 @@ pub fn create_event_channel() -> Result<EventChannel> {
 pub fn next_event(events: &EventChannel) -> Result<CmEvent> {
     events.next_event().map_err(|errno| match errno {
         Errno(libc::ENODATA | libc::EAGAIN) => Error::NO_EVENT,
-        errno => failed!("rdma_get_cm_event()")(errno),
+        errno => failed!("rdma_get_cm_event")(errno),
     })
 }
 
 pub fn ack_failed(errno: Errno) -> Error {
-    failed!("rdma_ack_cm_event()")(errno)
+    failed!("rdma_ack_cm_event")(errno)
 }

@@ -1,7 +1,6 @@
 use crate::verbs::Errno;
 use std::alloc::{Layout, alloc};
 use std::ffi::c_int;
-use std::fmt::Display;
 use std::mem::MaybeUninit;
 use std::num::NonZero;
 
@@ -36,11 +35,21 @@ impl Error {
 
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Logs that a verbs call failed, and makes a provider error of it.
+/// Logs that a verbs call failed, with the arguments that matter, the cause and what may be done
+/// about it, and makes a provider error of it.
 macro_rules! failed {
-    ($($call:tt)+) => {
-        |cause| {
-            log!(Error, "{} failed: {cause}", format_args!($($call)+));
+    ($call:expr) => {
+        $crate::core::error::failed!($call, "")
+    };
+    ($call:expr, $($args:tt)+) => {
+        |cause: $crate::verbs::Errno| {
+            log!(
+                Error,
+                "{}({}) failed: {cause}{}",
+                $call,
+                format_args!($($args)+),
+                $crate::core::remedy::Remedy::of($call, cause)
+            );
             $crate::core::Error::PROVIDER
         }
     };
@@ -88,11 +97,11 @@ impl Steps {
     }
 
     /// Records the result of a step that makes a verbs call.
-    pub fn step(&mut self, call: impl Display, result: std::result::Result<(), Errno>) {
+    pub fn step(&mut self, call: &str, result: std::result::Result<(), Errno>) {
         if let Err(errno) = result {
             let log = self.log_all || self.result.is_ok();
             self.then(Err(match log {
-                true => failed!("{call}()")(errno),
+                true => failed!(call)(errno),
                 false => Error::PROVIDER,
             }));
         }

@@ -16,6 +16,7 @@ mod mr;
 mod peer;
 mod peer_cfg;
 mod private_data;
+mod remedy;
 mod srq;
 
 pub use conn::{Completion, Conn, Event, FlushType};

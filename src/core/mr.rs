@@ -1,4 +1,4 @@
-use super::error::{Steps, room};
+use super::error::{Steps, failed, room};
 use super::{Error, Peer, Result};
 use crate::verbs::{Access, Errno, Mr, Remote, SendOps, Sge};
 use bitflags::bitflags;
@@ -108,11 +108,15 @@ impl MrLocal {
     pub fn advise(&self, offset: usize, len: usize, advice: c_int, flags: u32) -> Result<()> {
         let range = LocalRange::new(self, offset, len)?.sge();
         self.mr.advise(advice, flags, range).map_err(|errno| {
-            log!(Error, "ibv_advise_mr() failed: {errno}");
+            let error = failed!(
+                "ibv_advise_mr",
+                "advice={advice}, flags={flags:#x}, addr={:#x}, length={len}",
+                range.addr
+            )(errno);
             match errno.0 {
                 libc::EOPNOTSUPP => Error::NOSUPP,
                 libc::EFAULT | libc::EINVAL => Error::INVAL,
-                _ => Error::PROVIDER,
+                _ => error,
             }
         })
     }
@@ -146,14 +150,14 @@ unsafe fn register(peer: &Peer, ptr: *mut c_void, size: usize, access: Access) -
         );
         return Ok(mr);
     }
-    let odp = if peer.odp() { "a" } else { "no" };
-    log!(
-        Error,
-        "ibv_reg_mr(addr={ptr:p}, length={size}, access={:#x}) on a device with {odp} on-demand \
-         paging failed: {first}",
-        access.bits()
-    );
-    Err(Error::PROVIDER)
+    let odp = if peer.odp() { "" } else { "no " };
+    Err(failed!(
+        "ibv_reg_mr",
+        "addr={ptr:p}, length={size}, access={:#x}; the device has {odp}on-demand paging, and \
+         max_mr_size is {}",
+        access.bits(),
+        peer.limits().max_mr_size
+    )(first))
 }
 
 /// Memory of the other side, as its descriptor tells.
@@ -169,7 +173,8 @@ impl MrRemote {
         let Some(fields) = descriptor.first_chunk::<{ MrLocal::DESCRIPTOR_SIZE }>() else {
             log!(
                 Error,
-                "incorrect size of the descriptor: {} bytes (should be at least {} bytes)",
+                "rpma_mr_remote_from_descriptor(): a descriptor of {} bytes, where {} or more are \
+                 due: it was not sent whole, or is none that rpma_mr_get_descriptor() has made",
                 descriptor.len(),
                 MrLocal::DESCRIPTOR_SIZE
             );
@@ -186,7 +191,11 @@ impl MrRemote {
         let (addr, size) = (u64_at(0), u64_at(8));
         let usage = Usage::from_bits_retain(fields[20]);
         if usage.is_empty() {
-            log!(Error, "the descriptor says of no use of the memory");
+            log!(
+                Error,
+                "rpma_mr_remote_from_descriptor(): the descriptor says of no use of the memory: it is \
+                 none that rpma_mr_get_descriptor() has made, or was damaged on the way"
+            );
             return Err(Error::INVAL);
         }
         let room = room()?;

@@ -1,7 +1,7 @@
 use super::device::is_odp_capable;
 use super::error::{Steps, failed};
 use super::{Error, Result};
-use crate::verbs::{Context, Pd, SendOps};
+use crate::verbs::{Context, Limits, Pd, SendOps};
 
 /// A device opened for use: its protection domain and what it can do.
 pub struct Peer {
@@ -9,11 +9,12 @@ pub struct Peer {
     context: Context,
     odp: bool,
     native: SendOps,
+    limits: Limits,
 }
 
 impl Peer {
     pub fn new(context: Context) -> Result<Self> {
-        let query = || context.query().map_err(failed!("ibv_query_device_ex()"));
+        let query = || context.query().map_err(failed!("ibv_query_device_ex"));
         let mut native = SendOps::empty();
         if query()?.atomic_write() {
             native |= SendOps::ATOMIC_WRITE;
@@ -23,7 +24,9 @@ impl Peer {
                 "Native atomic write is not supported: a fenced RDMA write does for it"
             );
         }
-        if query()?.flush() {
+        let capabilities = query()?;
+        let limits = capabilities.limits();
+        if capabilities.flush() {
             native |= SendOps::FLUSH;
         } else {
             log!(
@@ -35,13 +38,14 @@ impl Peer {
         let pd = Pd::alloc(context).map_err(|errno| match errno.0 {
             libc::ENOMEM => Error::NOMEM,
             0 => Error::UNKNOWN,
-            _ => failed!("ibv_alloc_pd()")(errno),
+            _ => failed!("ibv_alloc_pd")(errno),
         })?;
         Ok(Peer {
             pd,
             context,
             odp,
             native,
+            limits,
         })
     }
 
@@ -67,6 +71,10 @@ impl Peer {
     /// The operations that the device has natively.
     pub fn native(&self) -> SendOps {
         self.native
+    }
+
+    pub fn limits(&self) -> Limits {
+        self.limits
     }
 
     pub fn is_iwarp(&self) -> bool {

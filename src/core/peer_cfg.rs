@@ -34,7 +34,8 @@ impl PeerCfg {
         let Some(&first) = descriptor.first() else {
             log!(
                 Error,
-                "incorrect size of the descriptor: 0 bytes (should be at least {} bytes)",
+                "rpma_peer_cfg_from_descriptor(): a descriptor of 0 bytes, where {} or more are due: \
+                 it was not sent, or is none that rpma_peer_cfg_get_descriptor() has made",
                 Self::DESCRIPTOR_SIZE
             );
             return Err(Error::INVAL);

@@ -27,10 +27,14 @@ pub struct Srq {
 impl Srq {
     pub fn new(peer: &Peer, cfg: &SrqCfg) -> Result<Self> {
         let rq_size = cfg.rq_size.load(Relaxed);
-        let srq = verbs::Srq::create(peer.pd(), rq_size).map_err(failed!("ibv_create_srq()"))?;
+        let max_srq_wr = peer.limits().max_srq_wr;
+        let srq = verbs::Srq::create(peer.pd(), rq_size).map_err(failed!(
+            "ibv_create_srq",
+            "max_wr={rq_size}; max_srq_wr of the device is {max_srq_wr}"
+        ))?;
         let rcq = match cfg.rcq_size.load(Relaxed) {
             0 => None,
-            size => Some(Cq::new(peer.context(), size, None)?),
+            size => Some(Cq::new(peer, peer.context(), size, None)?),
         };
         Ok(Srq { rcq, srq })
     }
@@ -58,14 +62,15 @@ impl Srq {
     #[inline(always)]
     pub unsafe fn recv(&self, dst: Option<LocalRange>, wr_id: u64) -> Result<()> {
         let sge = dst.map(|dst| dst.sge());
+        let mut wr = RecvWr::new(wr_id, sge);
         // SAFETY: passed on to the caller.
-        let posted = unsafe { self.srq.post_recv(&mut RecvWr::new(wr_id, sge)) };
-        posted.map_err(srq_recv_failed)
+        let posted = unsafe { self.srq.post_recv(&mut wr) };
+        posted.map_err(|errno| srq_recv_failed(&wr, errno))
     }
 }
 
 #[cold]
 #[inline(never)]
-fn srq_recv_failed(errno: Errno) -> Error {
-    failed!("ibv_post_srq_recv()")(errno)
+fn srq_recv_failed(wr: &RecvWr, errno: Errno) -> Error {
+    failed!("ibv_post_srq_recv", "{wr}")(errno)
 }

@@ -3,7 +3,7 @@ use rdma_sys::{
     ibv_alloc_pd, ibv_context, ibv_device_attr_ex, ibv_odp_general_caps,
     ibv_odp_transport_cap_bits, ibv_query_device, ibv_transport_type,
 };
-use std::ffi::CStr;
+use std::ffi::{CStr, c_int};
 use std::mem::MaybeUninit;
 use std::ptr;
 
@@ -13,6 +13,15 @@ pub struct Context(ptr::NonNull<ibv_context>);
 
 /// What `ibv_query_device_ex` says of a device, as far as the library asks.
 pub struct Capabilities(ibv_device_attr_ex);
+
+/// How much of what a device gives, to show beside what was asked for.
+#[derive(Clone, Copy)]
+pub struct Limits {
+    pub max_mr_size: u64,
+    pub max_qp_wr: c_int,
+    pub max_cqe: c_int,
+    pub max_srq_wr: c_int,
+}
 
 impl Context {
     /// # Safety
@@ -63,6 +72,16 @@ impl Capabilities {
         let read = ibv_odp_transport_cap_bits::IBV_ODP_SUPPORT_READ.0;
         let general = ibv_odp_general_caps::IBV_ODP_SUPPORT.0 as u64;
         self.0.odp_caps.general_caps & general != 0 && rc & write != 0 && rc & read != 0
+    }
+
+    pub fn limits(&self) -> Limits {
+        let attr = &self.0.orig_attr;
+        Limits {
+            max_mr_size: attr.max_mr_size,
+            max_qp_wr: attr.max_qp_wr,
+            max_cqe: attr.max_cqe,
+            max_srq_wr: attr.max_srq_wr,
+        }
     }
 
     pub fn atomic_write(&self) -> bool {

@@ -15,9 +15,9 @@ pub mod ext;
 mod memory;
 mod qp;
 
-pub use cm::{AddrInfo, CmEvent, CmId, EventChannel, EventKind, Resolve, Unanswered};
+pub use cm::{AddrInfo, CmEvent, CmId, EventChannel, EventKind, LookupError, Resolve, Unanswered};
 pub use cq::{CompChannel, Cq, Srq};
-pub use device::{Capabilities, Context};
+pub use device::{Capabilities, Context, Limits};
 pub use errno::Errno;
 pub use memory::{Access, Mr, Pd};
 pub use qp::{

@@ -1,0 +1,254 @@
+//! What may be done about a call that failed, as far as its errno tells: the end of its line in
+//! the log.
+//!
+//! An errno says little: "Cannot allocate memory" is mostly a limit that can be raised. What is
+//! known of each call stands here and nowhere else. The device is asked nothing; the limits of the
+//! process and its rights to the device files are looked up, and errno is left as it was.
+
+use crate::log::Text;
+use crate::verbs::{Errno, LookupError};
+use std::ffi::CStr;
+use std::fmt::{self, Write};
+
+/// Shown as nothing where nothing is known, else as a sentence after the one before.
+#[derive(Clone, Copy)]
+pub enum Remedy {
+    Unknown,
+    Text(&'static str),
+    /// The limit of locked memory, most likely.
+    Memlock,
+    /// What is wrong with the device files, or, if nothing is, this.
+    Devices(&'static str),
+}
+
+const FILES: &str = "The process has as many descriptors open as it may: close some, or raise the \
+    limit (`ulimit -n`, LimitNOFILE= of a systemd unit)";
+const GONE: &str = "The device is gone or broken: the kernel's log (dmesg) may say why";
+
+const NO_HOST: &str = "It is neither an address nor the name of a host: `getent hosts` shows what a \
+    name stands for";
+const NO_PORT: &str = "A port is a number from 0 to 65535";
+
+const NO_DEVICE: &str = "librdmacm finds no RDMA device that it can use: `rdma link` and \
+    `ibv_devices` show what there is";
+const NOT_SERVED: &str = "An RDMA device serves the addresses of its own network interface, which \
+    `rdma link` shows, and loopback has none; softverbs serves every address";
+const NOT_OURS: &str = "It is no address of this host: `ip address` shows those that are";
+const PORT_TAKEN: &str = "Another program, or another endpoint of this one, listens on the port: \
+    stop it, or take another";
+const PORT_LOW: &str = "A port below 1024 takes CAP_NET_BIND_SERVICE: take another";
+const NO_WAY: &str = "There is no way to the address: `ip route get` shows the one that is taken, \
+    which has to be over the network interface of an RDMA device that is up";
+const NO_ANSWER: &str = "Nobody answered in time: the other host may be down or not reached by \
+    this interface (`ping -I`), or take longer than rpma_conn_cfg_set_timeout() allows";
+const NO_TIME: &str = "The address may not have been resolved in time: see \
+    rpma_conn_cfg_set_timeout()";
+const NO_ROUTE: &str = "The two sides have no path between them: on InfiniBand a subnet manager \
+    has to run (`sminfo`), and on Ethernet both need a GID of the same kind and IP version";
+
+const DATA_OUT: &str = "The private data may be longer than a request can take: 56 bytes on \
+    InfiniBand and RoCE";
+const DATA_BACK: &str = "The other side may have given up meanwhile, or the private data be longer \
+    than an answer can take: 196 bytes on InfiniBand and RoCE";
+const NOT_CONNECTED: &str = "The connection is not, or no longer, established";
+
+const NOT_MAPPED: &str = "Not all of it is mapped, or it is mapped read-only while the usage has it \
+    written; or it is a file on an ordinary filesystem, which since Linux 6.5 can't be registered \
+    to be written: take device-DAX, tmpfs or hugetlbfs";
+const NOT_PINNED: &str = "A file on a DAX filesystem can be registered only by a device with \
+    on-demand paging: take such a device, or device-DAX, which any device can";
+const NOT_TAKEN: &str = "The range is empty or too long, or the device can't use this memory so; \
+    old kernels' rxe says the same where the limit of locked memory (`ulimit -l`) is the cause";
+const NO_ADVICE: &str = "The device takes no such advice";
+const BAD_ADVICE: &str = "The range has to be within the region, the region be paged on demand, \
+    and the advice be one that the device knows";
+
+const CQ_SIZE: &str = "A CQ takes 1 to max_cqe entries: see rpma_conn_cfg_set_cq_size(), \
+    rpma_conn_cfg_set_rcq_size() and rpma_srq_cfg_set_rcq_size()";
+const SRQ_SIZE: &str = "A shared RQ takes 1 to max_srq_wr receives: see rpma_srq_cfg_set_rq_size()";
+const NO_SRQ: &str = "The device has no shared RQs";
+const QP_SIZE: &str = "Either a queue is longer than max_qp_wr (rpma_conn_cfg_set_sq_size(), \
+    rpma_conn_cfg_set_rq_size()), or the peer is of another device than the one that serves the \
+    address";
+
+const SQ_FULL: &str = "The send queue is full: take completions by rpma_cq_get_wc(), or make it \
+    longer by rpma_conn_cfg_set_sq_size(). What asks for no completion leaves the queue only with \
+    a later operation whose completion is taken";
+const RQ_FULL: &str = "The receive queue is full: have fewer receives waiting, or make it longer by \
+    rpma_conn_cfg_set_rq_size()";
+const NO_RQ: &str = "The connection is closed, or uses a shared RQ, which rpma_srq_recv() is for";
+const SRQ_FULL: &str = "The shared RQ is full: have fewer receives waiting, or make it longer by \
+    rpma_srq_cfg_set_rq_size()";
+
+const IN_USE: &str = "Something that was made of it is still there: delete that first";
+
+impl Remedy {
+    /// What is known of this call where it leaves this errno.
+    pub fn of(call: &str, Errno(errno): Errno) -> Self {
+        use Remedy::{Devices, Memlock, Text, Unknown};
+        use libc::*;
+
+        match (call, errno) {
+            (_, EMFILE | ENFILE) => Text(FILES),
+            (
+                "rdma_getaddrinfo" | "rdma_create_event_channel" | "rdma_create_id",
+                ENODEV | ENOENT | EACCES | EPERM | ENOMEM,
+            ) => Devices(NO_DEVICE),
+            ("rdma_bind_addr" | "rdma_resolve_addr", ENODEV) => Devices(NOT_SERVED),
+            ("rdma_bind_addr", EADDRNOTAVAIL) => Text(NOT_OURS),
+            ("rdma_bind_addr" | "rdma_listen", EADDRINUSE) => Text(PORT_TAKEN),
+            ("rdma_bind_addr", EACCES) => Text(PORT_LOW),
+            ("rdma_resolve_addr", EADDRNOTAVAIL | ENETUNREACH | EHOSTUNREACH) => Text(NO_WAY),
+            ("rdma_resolve_addr", ETIMEDOUT) => Text(NO_ANSWER),
+            ("rdma_resolve_route", EINVAL) => Text(NO_TIME),
+            ("rdma_resolve_route", ETIMEDOUT | ENETUNREACH | EHOSTUNREACH) => Text(NO_ROUTE),
+
+            ("rdma_connect", EINVAL) => Text(DATA_OUT),
+            ("rdma_accept", EINVAL) => Text(DATA_BACK),
+            ("rdma_disconnect", EINVAL | ENOTCONN) => Text(NOT_CONNECTED),
+
+            ("ibv_reg_mr", ENOMEM | EPERM) => Memlock,
+            ("ibv_reg_mr", EFAULT) => Text(NOT_MAPPED),
+            ("ibv_reg_mr", EOPNOTSUPP) => Text(NOT_PINNED),
+            ("ibv_reg_mr", EINVAL) => Text(NOT_TAKEN),
+            ("ibv_advise_mr", EOPNOTSUPP | ENOSYS) => Text(NO_ADVICE),
+            ("ibv_advise_mr", EINVAL | EFAULT | ENOENT) => Text(BAD_ADVICE),
+
+            ("ibv_create_cq", EINVAL) => Text(CQ_SIZE),
+            ("ibv_create_srq", EINVAL) => Text(SRQ_SIZE),
+            ("ibv_create_srq", EOPNOTSUPP | ENOSYS) => Text(NO_SRQ),
+            ("rdma_create_qp_ex", EINVAL) => Text(QP_SIZE),
+            ("ibv_create_cq" | "ibv_create_srq" | "rdma_create_qp_ex", ENOMEM | EPERM | ENOSPC) => {
+                Memlock
+            }
+
+            ("ibv_post_send" | "ibv_wr_complete", ENOMEM | ENOSPC) => Text(SQ_FULL),
+            ("ibv_post_send" | "ibv_wr_complete", EINVAL) => Text(NOT_CONNECTED),
+            ("ibv_post_recv", ENOMEM | ENOSPC) => Text(RQ_FULL),
+            ("ibv_post_recv", EINVAL) => Text(NO_RQ),
+            ("ibv_post_srq_recv", ENOMEM | ENOSPC) => Text(SRQ_FULL),
+
+            (
+                "ibv_dealloc_pd"
+                | "ibv_destroy_comp_channel"
+                | "ibv_destroy_cq"
+                | "ibv_destroy_srq",
+                EBUSY,
+            ) => Text(IN_USE),
+            (_, ENODEV | EIO) => Text(GONE),
+            _ => Unknown,
+        }
+    }
+
+    pub fn of_lookup(cause: &LookupError) -> Self {
+        match *cause {
+            LookupError::Errno(errno) => Self::of("rdma_getaddrinfo", errno),
+            LookupError::Gai(libc::EAI_NONAME | libc::EAI_NODATA) => Remedy::Text(NO_HOST),
+            LookupError::Gai(libc::EAI_SERVICE) => Remedy::Text(NO_PORT),
+            LookupError::Gai(_) => Remedy::Unknown,
+        }
+    }
+
+    /// For an address that librdmacm has found no device for.
+    pub fn not_served() -> Self {
+        Remedy::Devices(NOT_SERVED)
+    }
+}
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let errno = Errno::last();
+        let shown = match self {
+            Remedy::Unknown => Ok(()),
+            Remedy::Text(text) => write!(f, ". {text}"),
+            Remedy::Memlock => show_memlock(f),
+            Remedy::Devices(other) => show_devices(f, other),
+        };
+        errno.leave();
+        shown
+    }
+}
+
+/// What the kernel pins for a device counts as locked by the process, unless it has CAP_IPC_LOCK.
+fn show_memlock(f: &mut fmt::Formatter) -> fmt::Result {
+    let mut limit = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: writes to a structure of the type it takes, or fails and leaves it.
+    unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
+    if limit.rlim_cur == libc::RLIM_INFINITY {
+        return f.write_str(
+            ". The host or the device has no more memory, or the device no more of these; it is \
+             not the limit of locked memory (RLIMIT_MEMLOCK), for there is none",
+        );
+    }
+    let soft = limit.rlim_cur;
+    write!(
+        f,
+        ". A process without CAP_IPC_LOCK may lock {soft} bytes in all (RLIMIT_MEMLOCK, "
+    )?;
+    match limit.rlim_max {
+        libc::RLIM_INFINITY => f.write_str("which it may raise to any number")?,
+        hard if hard == soft => f.write_str("which is also the hard limit")?,
+        hard => write!(f, "which it may raise to {hard}")?,
+    }
+    f.write_str(
+        "): raise that by `ulimit -l`, memlock in /etc/security/limits.conf, LimitMEMLOCK= of a \
+         systemd unit or --ulimit memlock=-1 of a container. If it is enough, the host or the \
+         device has no more memory, or the device no more of these",
+    )
+}
+
+/// librdmacm does not tell a device that is not there from one that it may not open.
+fn show_devices(f: &mut fmt::Formatter, other: &str) -> fmt::Result {
+    let manager = c"/dev/infiniband/rdma_cm";
+    if let Err(errno) = try_to_open(manager) {
+        return show_unopened(f, manager, errno);
+    }
+    let mut any = false;
+    for number in 0..32 {
+        let mut path = Text::<32>::new();
+        write!(path, "/dev/infiniband/uverbs{number}")?;
+        match try_to_open(path.as_c_str()) {
+            Ok(()) => any = true,
+            Err(Errno(libc::ENOENT)) => {}
+            Err(errno) => return show_unopened(f, path.as_c_str(), errno),
+        }
+    }
+    match any {
+        true => write!(f, ". {other}"),
+        false => show_unopened(f, c"/dev/infiniband/uverbs0", Errno(libc::ENOENT)),
+    }
+}
+
+fn show_unopened(f: &mut fmt::Formatter, path: &CStr, errno: Errno) -> fmt::Result {
+    let path = path.to_str().unwrap_or_default();
+    match errno.0 {
+        libc::ENOENT => write!(
+            f,
+            ". There is no {path}: without an RDMA device use softverbs; with one, load the kernel \
+             modules ib_uverbs and rdma_ucm, or give the container its device files \
+             (--device=/dev/infiniband)"
+        ),
+        _ => write!(
+            f,
+            ". {path} can't be opened ({errno}): let the user read and write it, or give the \
+             container its device files (--device=/dev/infiniband)"
+        ),
+    }
+}
+
+/// Opens a file as librdmacm does, and closes it again.
+fn try_to_open(path: &CStr) -> Result<(), Errno> {
+    // SAFETY: a C string; the descriptor is closed once, by whom it was opened.
+    unsafe {
+        match libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) {
+            -1 => Err(Errno::last()),
+            fd => {
+                libc::close(fd);
+                Ok(())
+            }
+        }
+    }
+}
