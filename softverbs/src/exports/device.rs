@@ -1,9 +1,10 @@
 //! The device, its port, its events.
 
 use super::unsupported::{Refuse, post_srq_ops};
-use super::{errno, memory, minus_one, pointer, queues};
+use super::{cq, errno, memory, minus_one, pointer, post, qp, srq};
 use crate::objects::device::events::object_of;
 use crate::objects::device::{self, Context, attributes, port};
+use crate::objects::errno_of;
 use crate::settings::Settings;
 use rdma_sys::{
     _compat_ibv_port_attr, IBV_FORK_UNNEEDED, ibv_async_event, ibv_context, ibv_device,
@@ -12,16 +13,12 @@ use rdma_sys::{
 };
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::Read;
 use std::mem::offset_of;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::{env, ptr, slice};
-
-fn errno_of(error: &io::Error) -> c_int {
-    error.raw_os_error().unwrap_or(libc::EIO)
-}
 
 /// Writes a structure to where C has `size` bytes for it: older programs know of less, newer ones
 /// of more, which they find zero.
@@ -67,11 +64,11 @@ pub fn fill(verbs: &mut verbs_context) {
     }
     table! {
         verbs.context.ops;
-        poll_cq = queues::poll_cq,
-        req_notify_cq = queues::req_notify_cq,
-        post_send = queues::post_send,
-        post_recv = queues::post_recv,
-        post_srq_recv = queues::post_srq_recv,
+        poll_cq = cq::poll_cq,
+        req_notify_cq = cq::req_notify_cq,
+        post_send = post::post_send,
+        post_recv = post::post_recv,
+        post_srq_recv = post::post_srq_recv,
         alloc_mw, bind_mw, dealloc_mw,
         _compat_query_device = ibv_query_device,
         _compat_query_port = ibv_query_port,
@@ -86,10 +83,10 @@ pub fn fill(verbs: &mut verbs_context) {
         verbs;
         query_port = query_port,
         query_device_ex = query_device_ex,
-        create_cq_ex = queues::create_cq_ex,
-        create_qp_ex = queues::create_qp_ex,
-        create_srq_ex = queues::create_srq_ex,
-        get_srq_num = queues::get_srq_num,
+        create_cq_ex = cq::create_cq_ex,
+        create_qp_ex = qp::create_qp_ex,
+        create_srq_ex = srq::create_srq_ex,
+        get_srq_num = srq::get_srq_num,
         advise_mr = memory::advise_mr,
         post_srq_ops = post_srq_ops,
         alloc_null_mr, alloc_parent_domain, alloc_td, dealloc_td,

@@ -1,9 +1,12 @@
 //! The functions that programs call, in place of those of libibverbs and librdmacm.
 
 pub mod cm;
+pub mod cq;
 pub mod device;
 pub mod memory;
-pub mod queues;
+pub mod post;
+pub mod qp;
+pub mod srq;
 pub mod strings;
 pub mod unsupported;
 pub mod wr;
@@ -24,7 +27,7 @@ pub struct Locks {
 impl Locks {
     pub fn take() -> Self {
         Locks {
-            _loose: lock(&queues::LOOSE),
+            _loose: lock(&qp::LOOSE),
             _peers: lock(&cm::PEERS),
             _domain: lock(&cm::DOMAIN),
         }

@@ -1,7 +1,8 @@
 //! The extended interface to post requests: `ibv_wr_start` and what follows it.
 
-use super::queues::{QpHandle, qp_of};
+use super::qp::{QpHandle, qp_of};
 use crate::frames::{AtomicOp, FlushKind, MAX_MESSAGE, Remote};
+use crate::objects::device::attributes::{WITH_ATOMIC_WRITE, WITH_FLUSH};
 use crate::objects::endpoint::Batch;
 use crate::objects::qp::{Op, Payload, SendWqe, SgList};
 use rdma_sys::*;
@@ -9,11 +10,6 @@ use std::ffi::{c_int, c_void};
 use std::mem::{MaybeUninit, offset_of};
 use std::ptr;
 use std::slice;
-
-/// `IBV_QP_EX_WITH_FLUSH`, `infiniband/verbs.h`.
-pub const WITH_FLUSH: u64 = 1 << 11;
-/// `IBV_QP_EX_WITH_ATOMIC_WRITE`, `infiniband/verbs.h`.
-pub const WITH_ATOMIC_WRITE: u64 = 1 << 12;
 
 /// `struct ibv_qp_ex`, as long as any header has it: members have been added at its end.
 #[repr(C)]
@@ -323,6 +319,15 @@ unsafe extern "C" fn set_inline_data_list(qp: *mut ibv_qp_ex, n: usize, list: *c
         let Some(batch) = batch(qp) else {
             return;
         };
+        match batch.last().map(|wqe| wqe.op) {
+            Some(op) if op.carries() => {}
+            // Its value is given otherwise.
+            None | Some(Op::AtomicWrite { .. } | Op::Flush { .. }) => return,
+            Some(_) => {
+                batch.error.get_or_insert(libc::EINVAL);
+                return;
+            }
+        }
         let list = if n == 0 {
             &[]
         } else {

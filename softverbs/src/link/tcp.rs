@@ -52,15 +52,21 @@ impl Tcp {
         }
         sockopt::set_socket_reuseaddr(&socket, share)?;
         match net::bind(&socket, address) {
-            // Connections that have ended do not keep a port, as they would with TCP. Those that
-            // are bound and no more do, as long as they do not say otherwise.
-            Err(Errno::ADDRINUSE) if address.port() != 0 => {
+            // Connections that have ended do not keep a port, as they would with TCP. What is bound
+            // does, and so does this one from now on, unless it says otherwise.
+            Err(Errno::ADDRINUSE) if address.port() != 0 && !share => {
                 sockopt::set_socket_reuseaddr(&socket, true)?;
                 net::bind(&socket, address)?;
+                sockopt::set_socket_reuseaddr(&socket, false)?;
             }
             result => result?,
         }
         Ok(Tcp(socket))
+    }
+
+    /// Whether others that say so may have the same address.
+    pub fn share(&self, share: bool) -> io::Result<()> {
+        Ok(sockopt::set_socket_reuseaddr(&self.0, share)?)
     }
 
     pub fn local_address(&self) -> io::Result<SocketAddr> {

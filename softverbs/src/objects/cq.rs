@@ -16,8 +16,6 @@ use std::sync::{Arc, Mutex};
 pub struct CompChannel {
     pub abi: ibv_comp_channel,
     pub events: Arc<EventQueue<CqEvent>>,
-    /// Completion queues on it.
-    pub users: AtomicUsize,
 }
 
 /// There is a completion in a queue that was armed.

@@ -5,7 +5,7 @@ pub mod events;
 pub mod limits;
 pub mod port;
 
-use super::lock;
+use super::{errno_of, lock};
 use crate::settings::Settings;
 use crate::{exports, forks};
 use rdma_sys::{ibv_context, ibv_device, ibv_node_type, ibv_transport_type, verbs_context};
@@ -195,19 +195,8 @@ pub fn default_context() -> *mut ibv_context {
     if *default == 0 {
         match Context::open() {
             Ok(context) => *default = context.expose_provenance(),
-            Err(error) => {
-                exports::unsupported::set_errno(error.raw_os_error().unwrap_or(libc::EIO))
-            }
+            Err(error) => exports::unsupported::set_errno(errno_of(&error)),
         }
     }
     ptr::with_exposed_provenance_mut(*default)
-}
-
-/// Whether a context is of this device, and not of one that another library has opened.
-///
-/// # Safety
-/// It is a context, or NULL.
-pub unsafe fn is_ours(context: *const ibv_context) -> bool {
-    // SAFETY: as the caller promises.
-    !context.is_null() && unsafe { (*context).device } == device()
 }

@@ -10,7 +10,13 @@ pub mod memory;
 pub mod qp;
 pub mod srq;
 
+use std::io;
 use std::sync::{Mutex, MutexGuard};
+
+/// What C calls an error.
+pub(crate) fn errno_of(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
 
 /// Takes a lock. Nothing panics while holding one, so what it guards is whole.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -5,12 +5,13 @@ use super::memory::{Domain, Hold, Refusal};
 use super::srq::Srq;
 use crate::frames::{AtomicOp, FlushKind, Malformed, Remote};
 use rdma_sys::{
-    ibv_qp_cap, ibv_qp_state, ibv_sge, ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status,
+    ibv_qp, ibv_qp_cap, ibv_qp_state, ibv_sge, ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status,
 };
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::slice;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// `IBV_WC_FLUSH` and `IBV_WC_ATOMIC_WRITE` of `infiniband/verbs.h`; older headers lack them.
 const WC_FLUSH: ibv_wc_opcode::Type = 8;
@@ -177,6 +178,11 @@ impl Op {
         self.is_read() || matches!(self, Op::Flush { .. } | Op::AtomicWrite { .. })
     }
 
+    /// Brings bytes of this side's memory, or inline data, to the other.
+    pub fn carries(&self) -> bool {
+        matches!(self, Op::Send { .. } | Op::Write { .. })
+    }
+
     fn opcode(&self) -> ibv_wc_opcode::Type {
         match self {
             Op::Send { .. } => ibv_wc_opcode::IBV_WC_SEND,
@@ -229,8 +235,9 @@ pub struct SendQueue {
     pub offset: u32,
     /// Of those sent, how many wait for data.
     pub reads: u32,
-    /// One of them has ended badly; it is told of when those before it have ended. No more are sent.
-    pub failed: bool,
+    /// The first of them that has ended badly. It is told of when those before it have ended, which
+    /// may have to be sent again; what comes after it is not sent.
+    failed: Option<u32>,
     inline: Box<[u8]>,
     max_inline: usize,
     slots: usize,
@@ -251,7 +258,7 @@ impl SendQueue {
             sent: 0,
             offset: 0,
             reads: 0,
-            failed: false,
+            failed: None,
             inline: inline.into_boxed_slice(),
             max_inline,
             slots,
@@ -260,12 +267,21 @@ impl SendQueue {
 
     /// The entry of that number, if it has been begun to send.
     pub fn begun(&mut self, seq: u32) -> Option<(usize, &mut SendWqe)> {
-        let i = seq.wrapping_sub(self.first) as usize;
+        let i = self.place(seq);
         let end = self.sent + usize::from(self.offset > 0);
         if i >= end {
             return None;
         }
         self.entries.get_mut(i).map(|wqe| (i, wqe))
+    }
+
+    /// Whether an entry is not to be sent: it or one before it has ended badly.
+    pub fn is_cut_off(&self, i: usize) -> bool {
+        self.failed.is_some_and(|seq| i >= self.place(seq))
+    }
+
+    fn place(&self, seq: u32) -> usize {
+        seq.wrapping_sub(self.first) as usize
     }
 
     pub fn seq(&self, i: usize) -> u32 {
@@ -305,6 +321,7 @@ pub struct QpInit {
 /// A queue pair.
 pub struct Qp {
     pub init: QpInit,
+    pub handle: AtomicPtr<ibv_qp>,
     pub state: ibv_qp_state::Type,
     pub sq: SendQueue,
     pub rq: VecDeque<RecvWqe>,
@@ -328,6 +345,7 @@ impl Qp {
         rq.try_reserve_exact(cap.max_recv_wr as usize).ok()?;
         Some(Qp {
             init,
+            handle: AtomicPtr::default(),
             state: ibv_qp_state::IBV_QPS_RESET,
             sq,
             rq,
@@ -399,8 +417,12 @@ impl Qp {
 
     /// Brings the queue pair into the error state: what is outstanding is flushed.
     pub fn fail(&mut self) {
+        let was_error = self.is_error();
         self.state = ibv_qp_state::IBV_QPS_ERR;
         self.flush();
+        if !was_error && let Some(srq) = &self.init.srq {
+            srq.left_by(self.handle.load(Ordering::Relaxed));
+        }
     }
 
     /// Forgets all that was posted.
@@ -411,7 +433,7 @@ impl Qp {
         self.sq.sent = 0;
         self.sq.offset = 0;
         self.sq.reads = 0;
-        self.sq.failed = false;
+        self.sq.failed = None;
         self.rq.clear();
         self.receiving = None;
         self.rnr_paused = false;
@@ -456,10 +478,10 @@ impl Qp {
 
     /// Starts to send again from that request on.
     pub fn rewind(&mut self, seq: u32) {
-        let i = seq.wrapping_sub(self.sq.first) as usize;
+        let i = self.sq.place(seq);
         let sent = self.sq.sent;
         for wqe in self.sq.entries.range_mut(i.min(sent)..sent) {
-            if wqe.op.is_read() {
+            if wqe.op.is_read() && wqe.outcome.is_none() {
                 self.sq.reads -= 1;
                 wqe.got = 0;
             }
@@ -490,10 +512,12 @@ impl Qp {
 
     /// A request ended badly.
     pub fn fail_request(&mut self, seq: u32, status: ibv_wc_status::Type) {
-        let i = seq.wrapping_sub(self.sq.first) as usize;
+        let i = self.sq.place(seq);
         if let Some(wqe) = self.sq.entries.get_mut(i) {
             wqe.outcome = Some(status);
-            self.sq.failed = true;
+            if !self.sq.is_cut_off(i) {
+                self.sq.failed = Some(seq);
+            }
         }
         self.complete();
     }

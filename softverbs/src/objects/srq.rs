@@ -6,7 +6,7 @@ use super::endpoint::Endpoint;
 use super::lock;
 use super::memory::Domain;
 use super::qp::RecvWqe;
-use rdma_sys::ibv_srq;
+use rdma_sys::{ibv_qp, ibv_srq};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -85,33 +85,31 @@ impl Srq {
         }
     }
 
-    pub fn take(&self) -> Option<RecvWqe> {
-        let mut ring = lock(&self.ring);
-        let wqe = ring.entries.pop_front();
-        if ring.entries.len() < ring.limit {
-            ring.limit = 0;
-            drop(ring);
-            let handle = self.handle.load(Ordering::Relaxed);
-            // SAFETY: the context outlives the queue.
-            unsafe { (*self.context).report(AsyncEvent::SrqLimit(handle)) };
-        }
-        wqe
-    }
-
     /// Takes a receive, or else notes who is to be told when there is one.
     pub fn take_or_wait(&self, endpoint: &Weak<Endpoint>) -> Option<RecvWqe> {
-        let wqe = self.take();
-        if wqe.is_none() {
-            let mut ring = lock(&self.ring);
-            // Posted in between.
-            if let Some(wqe) = ring.entries.pop_front() {
-                return Some(wqe);
-            }
+        let mut ring = lock(&self.ring);
+        let Some(wqe) = ring.entries.pop_front() else {
             if !ring.waiting.iter().any(|one| one.ptr_eq(endpoint)) {
                 ring.waiting.push(endpoint.clone());
             }
+            return None;
+        };
+        if ring.entries.len() < ring.limit {
+            ring.limit = 0;
+            drop(ring);
+            self.report(AsyncEvent::SrqLimit(self.handle.load(Ordering::Relaxed)));
         }
-        wqe
+        Some(wqe)
+    }
+
+    /// That queue pair takes no more receives.
+    pub fn left_by(&self, qp: *mut ibv_qp) {
+        self.report(AsyncEvent::LastWqe(qp));
+    }
+
+    fn report(&self, event: AsyncEvent) {
+        // SAFETY: the context outlives the queue.
+        unsafe { (*self.context).report(event) };
     }
 
     pub fn capacity(&self) -> usize {

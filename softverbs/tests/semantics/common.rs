@@ -8,12 +8,13 @@ use softverbs::exports::cm::{
     rdma_destroy_qp, rdma_disconnect, rdma_get_cm_event, rdma_listen, rdma_migrate_id,
     rdma_resolve_addr, rdma_resolve_route,
 };
-use softverbs::exports::memory::{ibv_alloc_pd, ibv_dealloc_pd, ibv_dereg_mr, ibv_reg_mr};
-use softverbs::exports::queues::{
-    ibv_create_comp_channel, ibv_create_cq, ibv_create_srq, ibv_destroy_comp_channel,
-    ibv_destroy_cq, ibv_destroy_srq, ibv_get_cq_event, ibv_modify_qp, ibv_qp_to_qp_ex,
-    ibv_query_qp,
+use softverbs::exports::cq::{
+    ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq,
+    ibv_get_cq_event,
 };
+use softverbs::exports::memory::{ibv_alloc_pd, ibv_dealloc_pd, ibv_dereg_mr, ibv_reg_mr};
+use softverbs::exports::qp::{ibv_modify_qp, ibv_qp_to_qp_ex, ibv_query_qp};
+use softverbs::exports::srq::{ibv_create_srq, ibv_destroy_srq};
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::mem::{offset_of, zeroed};

@@ -3,13 +3,14 @@
 use crate::common::*;
 use rdma_sys::*;
 use softverbs::exports::cm::{
-    rdma_accept, rdma_ack_cm_event, rdma_connect, rdma_create_ep, rdma_create_qp, rdma_disconnect,
-    rdma_freeaddrinfo, rdma_get_cm_event, rdma_get_dst_port, rdma_get_request, rdma_get_src_port,
-    rdma_getaddrinfo, rdma_listen, rdma_migrate_id, rdma_reject, rdma_resolve_addr,
-    rdma_resolve_route, rdma_set_option,
+    rdma_accept, rdma_ack_cm_event, rdma_bind_addr, rdma_connect, rdma_create_ep, rdma_create_id,
+    rdma_create_qp, rdma_disconnect, rdma_freeaddrinfo, rdma_get_cm_event, rdma_get_dst_port,
+    rdma_get_request, rdma_get_src_port, rdma_getaddrinfo, rdma_listen, rdma_migrate_id,
+    rdma_reject, rdma_resolve_addr, rdma_resolve_route, rdma_set_option,
 };
 use std::ffi::{CStr, CString, c_int};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::io::Read;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::ptr;
 use std::time::{Duration, Instant};
 
@@ -259,30 +260,98 @@ fn binding_to_a_port_that_is_bound() {
 #[test]
 fn two_ids_share_an_address_where_both_say_so() {
     let channel = Channel::new();
-    let share = |id: &Id| {
-        let mut on: c_int = 1;
+    let set = |id: &Id, mut on: c_int| {
         // The level and the name of `RDMA_OPTION_ID_REUSEADDR`.
-        let result = c!(rdma_set_option(
+        c!(rdma_set_option(
             id.0,
             0,
             1,
             (&raw mut on).cast(),
             size_of::<c_int>()
-        ));
-        good("rdma_set_option", result);
+        ))
     };
-    let (first, second) = (Id::new(&channel), Id::new(&channel));
-    share(&first);
-    share(&second);
-    good("rdma_bind_addr", first.bind(&LOOPBACK));
-    good("rdma_bind_addr", second.bind(&first.local()));
-    // Only one of them can listen.
-    good("rdma_listen", c!(rdma_listen(first.0, 0)));
-    fails(
-        "rdma_listen",
-        c!(rdma_listen(second.0, 0)),
-        libc::EADDRINUSE,
-    );
+    let share = |id: &Id| good("rdma_set_option", set(id, 1));
+    for late in [false, true] {
+        let (first, second) = (Id::new(&channel), Id::new(&channel));
+        if !late {
+            share(&first);
+        }
+        good("rdma_bind_addr", first.bind(&LOOPBACK));
+        if late {
+            share(&first);
+        }
+        share(&second);
+        good("rdma_bind_addr", second.bind(&first.local()));
+        fails("rdma_set_option", set(&first, 0), libc::EINVAL);
+        // Only one of them can listen.
+        good("rdma_listen", c!(rdma_listen(first.0, 0)));
+        fails(
+            "rdma_listen",
+            c!(rdma_listen(second.0, 0)),
+            libc::EADDRINUSE,
+        );
+        fails("rdma_set_option", set(&first, 1), libc::EINVAL);
+    }
+}
+
+/// Connections that have ended do not keep a port, but what is bound does.
+#[test]
+fn a_port_of_ended_connections_is_bound_once() {
+    // A child that a test makes beside this one has the sockets until it runs its program.
+    alone(|| {
+        let listener = TcpListener::bind("127.0.7.4:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut client = TcpStream::connect(address).unwrap();
+        // Who ends a connection first has to remember it.
+        drop(listener.accept().unwrap());
+        assert_eq!(client.read(&mut [0]).unwrap(), 0);
+        drop((client, listener));
+        until("the connection is only remembered", || {
+            let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+            let local = format!(" 0407007F:{:04X} ", address.port());
+            const TIME_WAIT: &str = " 06 ";
+            let mut lines = table.lines();
+            lines.any(|line| line[..20].contains(&local) && line.contains(TIME_WAIT))
+        });
+        let channel = Channel::new();
+        let first = Id::new(&channel);
+        good("rdma_bind_addr", first.bind(&address));
+        fails(
+            "rdma_bind_addr",
+            Id::new(&channel).bind(&address),
+            libc::EADDRINUSE,
+        );
+        // Nor has it any other socket of this host, however much that would share.
+        let other = TcpListener::bind(address).map_err(|error| error.kind());
+        assert_eq!(other.err(), Some(std::io::ErrorKind::AddrInUse));
+        good("rdma_listen", c!(rdma_listen(first.0, 0)));
+        let _client = begin(&address, &Setup::default());
+        drop(Id(channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id));
+    });
+}
+
+#[test]
+fn what_is_no_address_and_no_port_space_is_refused() {
+    let channel = Channel::new();
+    let id = Id::new(&channel);
+    let mut local = libc::sockaddr {
+        sa_family: libc::AF_UNIX as u16,
+        sa_data: [0; 14],
+    };
+    for address in [ptr::null_mut(), &raw mut local] {
+        let bound = c!(rdma_bind_addr(id.0, address));
+        fails("rdma_bind_addr", bound, libc::EINVAL);
+        let resolved = c!(rdma_resolve_addr(id.0, ptr::null_mut(), address, 1000));
+        fails("rdma_resolve_addr", resolved, libc::EINVAL);
+    }
+    for (ps, error) in [
+        (rdma_port_space::RDMA_PS_UDP, libc::EPROTONOSUPPORT),
+        (0x9999, libc::EINVAL),
+    ] {
+        let mut made = ptr::null_mut();
+        let result = c!(rdma_create_id(channel.0, &mut made, ptr::null_mut(), ps));
+        fails("rdma_create_id", result, error);
+    }
 }
 
 #[test]

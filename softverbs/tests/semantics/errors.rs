@@ -2,8 +2,10 @@
 
 use crate::common::*;
 use rdma_sys::*;
+use softverbs::exports::cq::{ibv_destroy_comp_channel, ibv_destroy_cq};
 use softverbs::exports::memory::{ibv_dealloc_pd, ibv_dereg_mr, ibv_reg_mr};
-use softverbs::exports::queues::{ibv_destroy_comp_channel, ibv_destroy_cq, ibv_destroy_srq};
+use softverbs::exports::qp::ibv_modify_qp;
+use softverbs::exports::srq::ibv_destroy_srq;
 use std::ptr;
 
 const ERR: ibv_qp_state::Type = ibv_qp_state::IBV_QPS_ERR;
@@ -605,6 +607,61 @@ fn nothing_can_be_posted_before_there_is_a_queue_to() {
 }
 
 // ---- ends ----
+
+#[test]
+fn a_queue_pair_goes_only_where_it_may() {
+    use ibv_qp_state::*;
+    let modify = |qp, to: ibv_qp_state::Type| {
+        let mut attr: ibv_qp_attr = c!(std::mem::zeroed());
+        attr.qp_state = to;
+        let mask = ibv_qp_attr_mask::IBV_QP_STATE.0 as i32;
+        c!(ibv_modify_qp(qp, &mut attr, mask))
+    };
+    // As the kernel lets its software device. To be ready to receive takes a connection.
+    for (from, may) in [
+        (IBV_QPS_RTS, &[IBV_QPS_RESET, IBV_QPS_RTS, IBV_QPS_ERR][..]),
+        (IBV_QPS_ERR, &[IBV_QPS_RESET, IBV_QPS_ERR]),
+        (IBV_QPS_RESET, &[IBV_QPS_RESET, IBV_QPS_INIT]),
+        (IBV_QPS_INIT, &[IBV_QPS_RESET, IBV_QPS_INIT, IBV_QPS_ERR]),
+    ] {
+        for to in [
+            IBV_QPS_RESET,
+            IBV_QPS_INIT,
+            IBV_QPS_RTS,
+            IBV_QPS_SQD,
+            IBV_QPS_ERR,
+        ] {
+            let pair = Pair::new();
+            let end = &pair.client;
+            if from == IBV_QPS_INIT {
+                assert_eq!(modify(end.qp(), IBV_QPS_RESET), 0);
+            }
+            assert_eq!(modify(end.qp(), from), 0);
+            let (result, state) = if may.contains(&to) {
+                (0, to)
+            } else {
+                (libc::EINVAL, from)
+            };
+            assert_eq!(modify(end.qp(), to), result, "from {from} to {to}");
+            assert_eq!(end.state(), state, "after {from} to {to}");
+        }
+    }
+}
+
+/// One attribute that is wrong leaves all as it was.
+#[test]
+fn attributes_are_changed_together_or_not_at_all() {
+    let pair = Pair::new();
+    let mut attr: ibv_qp_attr = c!(std::mem::zeroed());
+    attr.min_rnr_timer = 9;
+    attr.rnr_retry = 8;
+    let mask = ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER | ibv_qp_attr_mask::IBV_QP_RNR_RETRY;
+    let before = pair.client.query().min_rnr_timer;
+    assert_ne!(before, 9);
+    let result = c!(ibv_modify_qp(pair.client.qp(), &mut attr, mask.0 as i32));
+    assert_eq!(result, libc::EINVAL);
+    assert_eq!(pair.client.query().min_rnr_timer, before);
+}
 
 #[test]
 fn what_is_outstanding_is_flushed_in_order() {

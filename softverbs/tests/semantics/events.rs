@@ -2,14 +2,13 @@
 
 use crate::common::*;
 use rdma_sys::*;
+use softverbs::exports::cq::{ibv_ack_cq_events, ibv_destroy_cq, ibv_get_cq_event};
 use softverbs::exports::device::{
     ibv_ack_async_event, ibv_close_device, ibv_free_device_list, ibv_get_async_event,
     ibv_get_device_list, ibv_open_device,
 };
-use softverbs::exports::queues::{
-    ibv_ack_cq_events, ibv_create_qp, ibv_destroy_cq, ibv_destroy_qp, ibv_get_cq_event,
-    ibv_modify_qp, ibv_modify_srq, ibv_query_srq,
-};
+use softverbs::exports::qp::{ibv_create_qp, ibv_destroy_qp, ibv_modify_qp};
+use softverbs::exports::srq::{ibv_modify_srq, ibv_query_srq};
 use std::os::fd::RawFd;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -403,54 +402,93 @@ fn a_queue_that_is_full_is_not_overrun() {
 
 #[test]
 fn a_shared_receive_queue_tells_that_little_is_left() {
-    let pair = Pair::with(|setup| setup.srq = Some(16));
-    let srq = pair.server.srq.as_ref().unwrap();
-    // The context is that of all ids: others' events are not this one's.
-    let context = c!((*pair.server.id.0).verbs);
-    for id in 0..8 {
-        pair.server.recv(id, vec![]);
-    }
-    for round in 0..2 {
-        let mut attr: ibv_srq_attr = c!(std::mem::zeroed());
-        attr.srq_limit = 4;
-        let mask = ibv_srq_attr_mask::IBV_SRQ_LIMIT.0 as i32;
-        assert_eq!(c!(ibv_modify_srq(srq.0, &mut attr, mask)), 0);
-        for id in 0..5 {
-            assert!(
-                !readable(c!((*context).async_fd), NOW),
-                "round {round}, after {id}"
+    // The context is that of all ids: what happens to those of other tests is told there, too.
+    alone(|| {
+        let pair = Pair::with(|setup| setup.srq = Some(16));
+        let srq = pair.server.srq.as_ref().unwrap();
+        let context = c!((*pair.server.id.0).verbs);
+        for id in 0..8 {
+            pair.server.recv(id, vec![]);
+        }
+        for round in 0..2 {
+            let mut attr: ibv_srq_attr = c!(std::mem::zeroed());
+            attr.srq_limit = 4;
+            let mask = ibv_srq_attr_mask::IBV_SRQ_LIMIT.0 as i32;
+            assert_eq!(c!(ibv_modify_srq(srq.0, &mut attr, mask)), 0);
+            for id in 0..5 {
+                assert!(
+                    !readable(c!((*context).async_fd), NOW),
+                    "round {round}, after {id}"
+                );
+                assert_eq!(query_srq(srq).srq_limit, 4, "round {round}, after {id}");
+                pair.client.post(Wr::new(id, Op::Send, vec![]));
+                pair.client.send_cq.expect(id, SUCCESS);
+            }
+            let event = async_event(context);
+            assert_eq!(
+                event.event_type as u32,
+                ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED as u32
             );
-            assert_eq!(query_srq(srq).srq_limit, 4, "round {round}, after {id}");
+            assert_eq!(c!(event.element.srq), srq.0);
+            // Once: the limit is gone with it.
+            assert_eq!(query_srq(srq).srq_limit, 0);
+            for id in 0..5 {
+                pair.server.recv(8 + id, vec![]);
+            }
+        }
+        // Not so without a limit.
+        for id in 0..5 {
             pair.client.post(Wr::new(id, Op::Send, vec![]));
             pair.client.send_cq.expect(id, SUCCESS);
         }
-        let mut event: ibv_async_event = c!(std::mem::zeroed());
-        assert!(
-            readable(c!((*context).async_fd), LIMIT),
-            "round {round}: no event"
-        );
-        good(
-            "ibv_get_async_event",
-            c!(ibv_get_async_event(context, &mut event)),
-        );
-        assert_eq!(
-            event.event_type as u32,
-            ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED as u32
-        );
-        assert_eq!(c!(event.element.srq), srq.0);
-        c!(ibv_ack_async_event(&mut event));
-        // Once: the limit is gone with it.
-        assert_eq!(query_srq(srq).srq_limit, 0);
-        for id in 0..5 {
-            pair.server.recv(8 + id, vec![]);
+        assert!(!readable(c!((*context).async_fd), A_WHILE));
+    });
+}
+
+#[test]
+fn a_failed_queue_pair_leaves_its_shared_receive_queue() {
+    alone(|| {
+        for refused in [false, true] {
+            let pair = Pair::with(|setup| setup.srq = Some(16));
+            let context = c!((*pair.server.id.0).verbs);
+            let fd = c!((*context).async_fd);
+            let (from, to) = (pair.server.memory(8, LOCAL), pair.client.memory(8, LOCAL));
+            pair.server.recv(1, vec![]);
+            assert!(!readable(fd, NOW), "an event before it");
+            let mut left = vec![pair.server.qp()];
+            if refused {
+                let read = Wr::new(2, Op::Read(from.at(0)), vec![to.sge(0, 8)]);
+                pair.client.post(read);
+                left.push(pair.client.qp());
+            } else {
+                pair.server.fail();
+            }
+            while !left.is_empty() {
+                let event = async_event(context);
+                let kind = ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED as u32;
+                assert_eq!(event.event_type as u32, kind, "refused: {refused}");
+                let qp = c!(event.element.qp);
+                let place = left.iter().position(|one| *one == qp);
+                left.swap_remove(place.expect("an event of one of them, once"));
+            }
+            pair.server.fail();
+            assert!(!readable(fd, A_WHILE), "refused: {refused}: one more event");
+            // The receive is for others.
+            assert!(pair.server.recv_cq.is_empty(), "refused: {refused}");
         }
-    }
-    // Not so without a limit.
-    for id in 0..5 {
-        pair.client.post(Wr::new(id, Op::Send, vec![]));
-        pair.client.send_cq.expect(id, SUCCESS);
-    }
-    assert!(!readable(c!((*context).async_fd), A_WHILE));
+    });
+}
+
+/// The next event of a context, acknowledged.
+#[track_caller]
+fn async_event(context: *mut ibv_context) -> ibv_async_event {
+    let fd = c!((*context).async_fd);
+    assert!(readable(fd, LIMIT), "no event within {LIMIT:?}");
+    let mut event: ibv_async_event = c!(std::mem::zeroed());
+    let result = c!(ibv_get_async_event(context, &mut event));
+    good("ibv_get_async_event", result);
+    c!(ibv_ack_async_event(&mut event));
+    event
 }
 
 fn query_srq(srq: &Srq) -> ibv_srq_attr {

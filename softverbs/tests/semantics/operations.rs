@@ -2,8 +2,9 @@
 
 use crate::common::*;
 use rdma_sys::*;
+use softverbs::exports::cm::rdma_create_qp_ex;
 use softverbs::exports::memory::{ibv_dereg_mr, ibv_reg_mr};
-use softverbs::exports::queues::ibv_qp_to_qp_ex;
+use softverbs::exports::qp::ibv_qp_to_qp_ex;
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::fd::AsRawFd;
@@ -320,6 +321,50 @@ fn inline_data_is_taken_when_it_is_posted() {
             }
         }
     }
+}
+
+#[test]
+fn inline_data_is_for_requests_that_carry_some() {
+    let pair = Pair::new();
+    let (from, to) = (pair.client.memory(8, LOCAL), pair.server.memory(8, ALL));
+    for op in [Op::Read(to.at(0)), Op::FetchAdd(to.at(0), 1)] {
+        let wr = Wr::new(1, op, vec![from.sge(0, 8)]).with(INLINE);
+        let refused = post_extended(pair.client.qp(), &[wr]);
+        assert_eq!(refused, Err(libc::EINVAL), "{op:?}");
+    }
+    // None of it was posted.
+    let wr = Wr::new(2, Op::Read(to.at(0)), vec![from.sge(0, 8)]);
+    pair.client.post_by(Interface::Extended, &[wr]);
+    pair.client.send_cq.expect(2, SUCCESS);
+}
+
+#[test]
+fn an_iwarp_device_has_no_atomics() {
+    alone(|| {
+        // SAFETY: no other thread of this process reads or writes the environment now.
+        unsafe { std::env::set_var("SOFTVERBS_TRANSPORT", "iwarp") };
+        let pair = Pair::with(|setup| setup.extended = false);
+        let (from, to) = (pair.client.memory(8, LOCAL), pair.server.memory(8, LOCAL));
+        for op in [Op::FetchAdd(to.at(0), 1), Op::CompareSwap(to.at(0), 0, 1)] {
+            let wr = Wr::new(1, op, vec![from.sge(0, 8)]);
+            let refused = post_list(pair.client.qp(), &[wr]);
+            assert_eq!(refused, Err((libc::EINVAL, 0)), "{op:?}");
+        }
+        // Nor is a queue pair made for them, or for other operations that the device lacks.
+        for ops in [1 << 5, 1 << 6, WITH_FLUSH, WITH_ATOMIC_WRITE] {
+            let channel = Channel::new();
+            let id = Id::new(&channel);
+            good("rdma_bind_addr", id.bind(&LOOPBACK));
+            let cq = Cq::new(c!((*id.0).verbs), 4, None);
+            let mut attr: ibv_qp_init_attr_ex = c!(std::mem::zeroed());
+            (attr.send_cq, attr.recv_cq) = (cq.0, cq.0);
+            attr.qp_type = ibv_qp_type::IBV_QPT_RC;
+            attr.comp_mask = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
+            attr.send_ops_flags = ops;
+            let result = c!(rdma_create_qp_ex(id.0, &mut attr));
+            fails("rdma_create_qp_ex", result, libc::EOPNOTSUPP);
+        }
+    });
 }
 
 #[test]

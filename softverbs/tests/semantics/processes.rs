@@ -3,7 +3,7 @@
 use crate::common::*;
 use rdma_sys::*;
 use softverbs::exports::cm::{rdma_ack_cm_event, rdma_get_cm_event, rdma_resolve_route};
-use softverbs::exports::queues::{ibv_ack_cq_events, ibv_get_cq_event};
+use softverbs::exports::cq::{ibv_ack_cq_events, ibv_get_cq_event};
 use std::ffi::c_int;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Command, Stdio};

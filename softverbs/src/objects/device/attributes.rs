@@ -2,7 +2,6 @@
 
 use super::limits::*;
 use super::{guid, write};
-use crate::exports::wr::{WITH_ATOMIC_WRITE, WITH_FLUSH};
 use crate::settings::Settings;
 use rdma_sys::{
     ibv_atomic_cap, ibv_device_attr_ex, ibv_device_cap_flags, ibv_odp_general_caps,
@@ -17,6 +16,10 @@ pub const DEVICE_FLUSH_GLOBAL: u64 = 1 << 38;
 pub const DEVICE_FLUSH_PERSISTENT: u64 = 1 << 39;
 /// `IB_UVERBS_DEVICE_ATOMIC_WRITE`, `rdma/ib_user_verbs.h`.
 pub const DEVICE_ATOMIC_WRITE: u64 = 1 << 40;
+/// `IBV_QP_EX_WITH_FLUSH`, `infiniband/verbs.h`; older headers lack these two.
+pub const WITH_FLUSH: u64 = 1 << 11;
+/// `IBV_QP_EX_WITH_ATOMIC_WRITE`, `infiniband/verbs.h`.
+pub const WITH_ATOMIC_WRITE: u64 = 1 << 12;
 
 /// All of it; the older query gives its `orig_attr`.
 pub fn attributes(settings: &Settings) -> ibv_device_attr_ex {

@@ -7,6 +7,7 @@ use crate::frames::{Frame, Malformed, Params, Private};
 use crate::link::{Tcp, local_address_towards};
 use crate::objects::cm::CmEvent;
 use crate::objects::device::limits;
+use crate::objects::errno_of;
 use rdma_sys::{ibv_qp_state, rdma_cm_event_type};
 use std::io;
 use std::net::SocketAddr;
@@ -66,10 +67,32 @@ impl ConnParam {
 }
 
 fn errno(error: io::Error) -> i32 {
-    error.raw_os_error().unwrap_or(libc::EIO)
+    errno_of(&error)
 }
 
 impl State {
+    /// Lets others that say so, too, bind to the same address.
+    pub fn set_reuse(&mut self, on: bool) -> Result<(), i32> {
+        // Once bound, it can be allowed and not be taken back.
+        if self.phase == Phase::Listening || !(on || self.phase == Phase::Idle) {
+            return Err(libc::EINVAL);
+        }
+        if let Some(bound) = &self.bound {
+            bound.share(on).map_err(errno)?;
+        }
+        self.reuse = on;
+        Ok(())
+    }
+
+    /// Whether an IPv6 wildcard leaves IPv4 alone.
+    pub fn set_v6_only(&mut self, on: bool) -> Result<(), i32> {
+        if self.phase != Phase::Idle {
+            return Err(libc::EINVAL);
+        }
+        self.v6_only = on;
+        Ok(())
+    }
+
     /// Binds to an address of this host.
     pub fn bind(&mut self, address: SocketAddr) -> Result<(), i32> {
         if self.phase != Phase::Idle {
@@ -482,33 +505,44 @@ impl State {
 
     /// A request to connect has come to a listener.
     fn requested(&mut self, endpoint: &Endpoint, private: Private) {
-        let listener = self.parent.upgrade();
-        let Some((listener, events)) = listener.and_then(|listener| {
-            let state = listener.lock();
-            let listening = state.phase == Phase::Listening;
-            let room = listener.waiting.load(Ordering::Relaxed) < state.backlog;
-            let events = state.events.clone();
-            drop(state);
-            (listening && room).then_some((listener, events))
-        }) else {
-            self.parent = Default::default();
-            self.abandoned = true;
-            self.phase = Phase::Closed;
-            let reject = Frame::Reject(REJECTED_BY_CONSUMER, Private::NONE);
-            self.tx.control(reject);
-            self.set_timer(endpoint, Timer::Linger, GREETING_TIME);
+        if let Some(listener) = self.parent.upgrade()
+            && self.tell_listener(endpoint, &listener, private)
+        {
             return;
-        };
+        }
+        self.parent = Default::default();
+        self.abandoned = true;
+        self.phase = Phase::Closed;
+        let reject = Frame::Reject(REJECTED_BY_CONSUMER, Private::NONE);
+        self.tx.control(reject);
+        self.set_timer(endpoint, Timer::Linger, GREETING_TIME);
+    }
+
+    /// Tells who listens, unless it does no longer, or has enough that wait.
+    fn tell_listener(
+        &mut self,
+        endpoint: &Endpoint,
+        listener: &Arc<Endpoint>,
+        private: Private,
+    ) -> bool {
+        // Locked until it is told, so that it is neither destroyed before nor has another channel.
+        let state = listener.lock();
+        if state.phase != Phase::Listening
+            || listener.waiting.load(Ordering::Relaxed) >= state.backlog
+        {
+            return false;
+        }
         listener.waiting.fetch_add(1, Ordering::Relaxed);
         self.phase = Phase::Requested;
-        self.events = events.clone();
+        self.events = state.events.clone();
         let kind = rdma_cm_event_type::RDMA_CM_EVENT_CONNECT_REQUEST;
         let mut event = CmEvent::plain(kind, 0, endpoint.arc());
-        event.listener = Some(listener);
+        event.listener = Some(listener.clone());
         event.params = Some(self.theirs);
         event.private = private;
         event.private_len = Private::REQUEST;
-        events.push(event);
+        state.events.push(event);
+        true
     }
 
     /// The program has been told of the request to connect.

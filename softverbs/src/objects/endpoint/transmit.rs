@@ -346,8 +346,7 @@ impl State {
         let Some(wqe) = sq.entries.get(i) else {
             return false;
         };
-        // It has failed, and completes when those before it have.
-        if wqe.outcome.is_some() || sq.failed {
+        if sq.is_cut_off(i) || wqe.outcome.is_some() {
             return false;
         }
         if offset == 0 {

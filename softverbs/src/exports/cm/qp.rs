@@ -1,0 +1,261 @@
+//! Queue pairs of ids.
+
+use super::ids::{Id, id_of};
+use crate::exports::cq::{
+    ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq,
+};
+use crate::exports::minus_one;
+use crate::exports::qp::{adopt, create_qp, ibv_destroy_qp, qp_attr, set_state};
+use crate::objects::{errno_of, lock};
+use rdma_sys::*;
+use std::collections::BTreeSet;
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::ptr;
+use std::sync::Mutex;
+
+/// Makes the completion queues that the program did not bring.
+///
+/// # Safety
+/// The id's device is open.
+unsafe fn create_cqs(id: &mut Id, send: u32, recv: u32) -> Result<(), i32> {
+    let failed = || errno_of(&io::Error::last_os_error());
+    let (verbs, context): (_, *mut c_void) = (id.abi.verbs, (&raw mut id.abi).cast());
+    // SAFETY: the id's device is open.
+    unsafe {
+        let make = |size: u32| {
+            let channel = ibv_create_comp_channel(verbs);
+            if channel.is_null() {
+                return Err(failed());
+            }
+            let size = size.clamp(1, c_int::MAX as u32) as c_int;
+            let cq = ibv_create_cq(verbs, size, context, channel, 0);
+            if cq.is_null() {
+                let error = failed();
+                ibv_destroy_comp_channel(channel);
+                return Err(error);
+            }
+            Ok((channel, cq))
+        };
+        if recv > 0 && id.abi.recv_cq.is_null() {
+            (id.abi.recv_cq_channel, id.abi.recv_cq) = make(recv)?;
+        }
+        if send > 0 && id.abi.send_cq.is_null() {
+            (id.abi.send_cq_channel, id.abi.send_cq) = make(send)?;
+        }
+    }
+    Ok(())
+}
+
+/// Destroys the completion queues that were made for the program.
+fn destroy_cqs(id: &mut Id) {
+    let abi = &mut id.abi;
+    let queues = [
+        (&mut abi.recv_cq, &mut abi.recv_cq_channel),
+        (&mut abi.send_cq, &mut abi.send_cq_channel),
+    ];
+    for (cq, channel) in queues {
+        if !cq.is_null() {
+            // SAFETY: they are the id's own, as those that programs bring are not noted there.
+            unsafe {
+                ibv_destroy_cq(*cq);
+                ibv_destroy_comp_channel(*channel);
+            }
+            *cq = ptr::null_mut();
+            *channel = ptr::null_mut();
+        }
+    }
+}
+
+/// # Safety
+/// The id is one of this library's, the domain is open or NULL, and the attributes' objects are.
+unsafe fn create_id_qp(
+    id: *mut rdma_cm_id,
+    pd: *mut ibv_pd,
+    attr: &mut ibv_qp_init_attr,
+    ops: Option<u64>,
+) -> Result<(), i32> {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let id = id_of(id);
+        if !id.abi.qp.is_null() || id.abi.verbs.is_null() || id.abi.qp_type != attr.qp_type {
+            return Err(libc::EINVAL);
+        }
+        let pd = if pd.is_null() { id.abi.pd } else { pd };
+        if pd.is_null() || (*pd).context != id.abi.verbs {
+            return Err(libc::EINVAL);
+        }
+        if attr.srq.is_null() {
+            attr.srq = id.abi.srq;
+        }
+        let send = if attr.send_cq.is_null() {
+            attr.cap.max_send_wr.max(1)
+        } else {
+            0
+        };
+        let recv = if attr.recv_cq.is_null() {
+            attr.cap.max_recv_wr.max(1)
+        } else {
+            0
+        };
+        let result = create_cqs(id, send, recv).and_then(|()| {
+            if attr.send_cq.is_null() {
+                attr.send_cq = id.abi.send_cq;
+            }
+            if attr.recv_cq.is_null() {
+                attr.recv_cq = id.abi.recv_cq;
+            }
+            create_qp(&id.endpoint, pd, attr, ops)
+        });
+        match result {
+            Ok(qp) => {
+                set_state(qp, ibv_qp_state::IBV_QPS_INIT);
+                id.abi.qp = qp;
+                id.abi.pd = pd;
+                Ok(())
+            }
+            Err(error) => {
+                destroy_cqs(id);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The id is one of this library's, the domain is open or NULL, the attributes can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_create_qp(
+    id: *mut rdma_cm_id,
+    pd: *mut ibv_pd,
+    attr: *mut ibv_qp_init_attr,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    minus_one(unsafe { create_id_qp(id, pd, &mut *attr, None) })
+}
+
+/// # Safety
+/// The id is one of this library's, the attributes can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_create_qp_ex(
+    id: *mut rdma_cm_id,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let attr = &mut *attr;
+        let (mut basic, pd, ops) = match qp_attr(attr) {
+            Ok(attr) => attr,
+            Err(error) => return minus_one(Err(error)),
+        };
+        let result = create_id_qp(id, pd, &mut basic, ops);
+        attr.cap = basic.cap;
+        minus_one(result)
+    }
+}
+
+/// # Safety
+/// The id is one of this library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let id = id_of(id);
+        if !id.abi.qp.is_null() {
+            ibv_destroy_qp(id.abi.qp);
+            id.abi.qp = ptr::null_mut();
+        }
+        destroy_cqs(id);
+    }
+}
+
+/// The queue pairs of other sides that programs have asked how to reach.
+pub(crate) static PEERS: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+
+/// Whether a program asked how to reach that queue pair; it is forgotten then.
+pub(crate) fn is_peer(qp_num: u32) -> bool {
+    lock(&PEERS).remove(&qp_num)
+}
+
+/// How a program that moves its queue pair itself is to do so.
+///
+/// # Safety
+/// The id is one of this library's; what is pointed to can be read and written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_init_qp_attr(
+    id: *mut rdma_cm_id,
+    attr: *mut ibv_qp_attr,
+    mask: *mut c_int,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let id = id_of(id);
+        let (mine, theirs) = {
+            let state = id.endpoint.lock();
+            (state.mine, state.theirs)
+        };
+        let attr = &mut *attr;
+        let m = |bits: &[ibv_qp_attr_mask]| bits.iter().fold(0, |all, bit| all | bit.0 as c_int);
+        type M = ibv_qp_attr_mask;
+        match attr.qp_state {
+            ibv_qp_state::IBV_QPS_INIT => {
+                attr.pkey_index = 0;
+                attr.port_num = 1;
+                attr.qp_access_flags = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0
+                    | ibv_access_flags::IBV_ACCESS_REMOTE_READ.0
+                    | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
+                *mask = m(&[
+                    M::IBV_QP_STATE,
+                    M::IBV_QP_ACCESS_FLAGS,
+                    M::IBV_QP_PKEY_INDEX,
+                    M::IBV_QP_PORT,
+                ]);
+            }
+            ibv_qp_state::IBV_QPS_RTR => {
+                attr.path_mtu = ibv_mtu::IBV_MTU_4096;
+                attr.dest_qp_num = theirs.qp_num;
+                attr.rq_psn = 0;
+                attr.max_dest_rd_atomic = mine.responder_resources;
+                attr.min_rnr_timer = 0;
+                attr.ah_attr.port_num = 1;
+                attr.ah_attr.is_global = 1;
+                attr.ah_attr.grh.dgid = id.abi.route.addr.addr.ibaddr.dgid;
+                *mask = m(&[
+                    M::IBV_QP_STATE,
+                    M::IBV_QP_AV,
+                    M::IBV_QP_PATH_MTU,
+                    M::IBV_QP_DEST_QPN,
+                    M::IBV_QP_RQ_PSN,
+                    M::IBV_QP_MAX_DEST_RD_ATOMIC,
+                    M::IBV_QP_MIN_RNR_TIMER,
+                ]);
+                lock(&PEERS).insert(theirs.qp_num);
+            }
+            ibv_qp_state::IBV_QPS_RTS => {
+                attr.timeout = 14;
+                attr.retry_cnt = mine.retry_count;
+                attr.rnr_retry = theirs.rnr_retry_count & 7;
+                attr.sq_psn = 0;
+                attr.max_rd_atomic = mine.initiator_depth.min(theirs.responder_resources);
+                *mask = m(&[
+                    M::IBV_QP_STATE,
+                    M::IBV_QP_TIMEOUT,
+                    M::IBV_QP_RETRY_CNT,
+                    M::IBV_QP_RNR_RETRY,
+                    M::IBV_QP_SQ_PSN,
+                    M::IBV_QP_MAX_QP_RD_ATOMIC,
+                ]);
+            }
+            _ => return minus_one(Err(libc::EINVAL)),
+        }
+    }
+    0
+}
+
+/// The queue pair that the program made without the id and names now, if it does.
+pub(super) fn adopt_named(id: &Id, qp_num: u32) -> Result<(), i32> {
+    if id.abi.qp.is_null() && qp_num != 0 {
+        adopt(&id.endpoint, qp_num)?;
+    }
+    Ok(())
+}
