@@ -2,6 +2,7 @@
 //! other side is a bare socket, which also can do what no honest one does.
 
 use crate::common::*;
+use rdma_sys::{ibv_sge, ibv_wc_status};
 use softverbs::frames::{self, AtomicOp, Flags, FlushKind, Frame, Nak, Params, Private, Remote};
 use softverbs::frames::{HEADER, MAX_FIELDS, SEGMENT};
 use std::io::{ErrorKind, Read, Write};
@@ -291,6 +292,16 @@ fn bad_words(at: Remote) -> Vec<(&'static str, Vec<u8>)> {
         at,
         left,
     };
+    // Eight bytes of sixteen; then more, so far from the first, with so much left.
+    let segments = |distance, left, key| {
+        let mut more = write(0, Flags::empty(), left);
+        if let Frame::Write { at, .. } = &mut more {
+            at.addr += distance;
+            at.rkey ^= key;
+        }
+        let first = encoded(&write(0, Flags::FIRST, 16), &[1; 8]);
+        [first, encoded(&more, &[2; 4])].concat()
+    };
     let read = |seq| Frame::Read { seq, at, len: 8 };
     let mut long = encoded(&send(0, ALONE), &[]);
     long[..4].copy_from_slice(&(8 + SEGMENT as u32 + 1).to_le_bytes());
@@ -345,6 +356,11 @@ fn bad_words(at: Remote) -> Vec<(&'static str, Vec<u8>)> {
             "a part that is the last and does not say so",
             encoded(&write(0, Flags::FIRST, 2), &[1, 2]),
         ),
+        ("a write that goes on elsewhere", segments(16, 8, 0)),
+        ("a write that goes back", segments(0, 8, 0)),
+        ("a write that goes on with another key", segments(8, 8, 1)),
+        ("a write that goes on for longer", segments(8, 9, 0)),
+        ("a write that goes on for less", segments(8, 7, 0)),
         (
             "a message within a write",
             [
@@ -482,6 +498,37 @@ fn answers_that_do_not_fit_lose_the_connection() {
         connection.peer.is_cut_off();
         connection.server.channel.expect(RDMA_CM_EVENT_DISCONNECTED);
         same("what was not asked for", &memory.read(16, 48), &[1; 48]);
+    }
+}
+
+/// What fails behind a message does not keep it from being sent again.
+#[test]
+fn a_message_is_sent_again_before_one_that_failed() {
+    let mut connection = Connection::new();
+    let memory = connection.server.memory(8, LOCAL);
+    let nowhere = ibv_sge {
+        lkey: 0,
+        ..memory.sge(0, 8)
+    };
+    let wrs = [
+        Wr::new(1, Op::Send, vec![]),
+        Wr::new(2, Op::Send, vec![nowhere]),
+        Wr::new(3, Op::Send, vec![]),
+    ];
+    connection.server.post_by(Interface::List, &wrs);
+    let is_first = |frame| matches!(frame, Frame::Send { seq: 0, .. });
+    for _ in 0..3 {
+        let (frame, _) = connection.next();
+        assert!(is_first(frame), "{frame:?} is not the first message");
+        connection.say(Frame::NotReady { seq: 0, timer: 1 }, &[]);
+        connection.say(Frame::ReadyAgain, &[]);
+    }
+    let (frame, _) = connection.next();
+    assert!(is_first(frame), "{frame:?} is not the first message");
+    connection.say(Frame::Ack(0), &[]);
+    let protection = Status(ibv_wc_status::IBV_WC_LOC_PROT_ERR);
+    for (id, status) in [(1, SUCCESS), (2, protection), (3, FLUSHED)] {
+        connection.server.send_cq.expect(id, status);
     }
 }
 

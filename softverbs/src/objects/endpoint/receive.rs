@@ -42,8 +42,17 @@ enum Sink {
 /// A message of which not all has come.
 /// What it is received into is the queue pair's `receiving`.
 enum Message {
-    Send { len: u64 },
-    Write { len: u32 },
+    Send {
+        len: u64,
+    },
+    Write {
+        len: u32,
+        /// Where the next segment goes, how much is left from it on, and whether it is of a message
+        /// with immediate data.
+        next: Remote,
+        left: u32,
+        imm: bool,
+    },
 }
 
 #[derive(Default)]
@@ -483,7 +492,7 @@ impl State {
                 if !self.serves() {
                     return Ok(());
                 }
-                self.begin_write(endpoint, at, left)?;
+                self.begin_write(endpoint, at, left, payload)?;
             }
             Frame::Read { seq, at, len } => {
                 if !self.serves() || !self.is_next(seq)? {
@@ -652,8 +661,15 @@ impl State {
         }
     }
 
-    fn begin_write(&mut self, endpoint: &Endpoint, at: Remote, left: u32) -> Result<(), Malformed> {
+    fn begin_write(
+        &mut self,
+        endpoint: &Endpoint,
+        at: Remote,
+        left: u32,
+        payload: usize,
+    ) -> Result<(), Malformed> {
         let Present { seq, flags, .. } = self.rx.flags;
+        let with_imm = flags.contains(Flags::IMM);
         if flags.contains(Flags::FIRST) {
             if !self.is_next(seq)? {
                 return Ok(());
@@ -669,13 +685,26 @@ impl State {
                 self.refuse(seq, Nak::AccessError);
                 return Ok(());
             }
-            if flags.contains(Flags::IMM) && !self.take_receive(endpoint, seq) {
+            if with_imm && !self.take_receive(endpoint, seq) {
                 return Ok(());
             }
-            self.rx.message = Some(Message::Write { len: left });
+            self.rx.message = Some(Message::Write {
+                len: left,
+                next: at,
+                left,
+                imm: with_imm,
+            });
         }
-        match &self.rx.message {
-            Some(Message::Write { .. }) if seq == self.rx.expected => {
+        match &mut self.rx.message {
+            // Each segment goes on where the one before has ended.
+            Some(Message::Write {
+                next,
+                left: rest,
+                imm,
+                ..
+            }) if seq == self.rx.expected && (*next, *rest, *imm) == (at, left, with_imm) => {
+                next.addr = next.addr.wrapping_add(payload as u64);
+                *rest -= payload as u32;
                 self.rx.sink = Sink::Write(at);
                 Ok(())
             }
@@ -693,7 +722,9 @@ impl State {
                 self.executed();
                 let done = match self.rx.message.take() {
                     Some(Message::Send { len }) => (len as u32, ibv_wc_opcode::IBV_WC_RECV),
-                    Some(Message::Write { len }) => (len, ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM),
+                    Some(Message::Write { len, .. }) => {
+                        (len, ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM)
+                    }
                     None => return Ok(()),
                 };
                 if let Some(qp) = &mut self.qp
