@@ -155,8 +155,8 @@ impl Engine {
             let now = self.turns.load(Ordering::Relaxed);
             if came.is_some() && now.wrapping_sub(turns) >= patience {
                 self.stay_away(&mut patience);
+                turns = self.turns.load(Ordering::Relaxed);
             }
-            turns = self.turns.load(Ordering::Relaxed);
             if held && came.is_none() {
                 self.release_held(self.look());
             }

@@ -141,7 +141,7 @@ impl AckHeld {
 pub const POLLS_OF_ANSWER: u32 = 64;
 /// How often it takes to poll in vain to be left alone, at first and at most.
 pub const PATIENCE: u32 = 64;
-pub const MOST_PATIENCE: u32 = 1 << 16;
+pub const MOST_PATIENCE: u32 = 4096;
 /// Who has kept a lease for so many looks may have the next one as easily as the first.
 pub const LOOKS_OF_TRUST: u32 = 256;
 
