@@ -45,12 +45,13 @@ pub enum Whose {
     Wildcard,
 }
 
-/// An address of an interface that is up.
+/// An address of an interface of this host.
 #[derive(Debug, Clone)]
 pub struct Own {
     pub ip: IpAddr,
     pub interface: String,
     pub loopback: bool,
+    pub up: bool,
 }
 
 /// The addresses of this host, those of loopback interfaces last.
@@ -58,7 +59,6 @@ pub struct Own {
 pub fn own() -> Vec<Own> {
     let entries = getifaddrs().into_iter().flatten();
     let mut found: Vec<Own> = entries
-        .filter(|entry| entry.flags.contains(InterfaceFlags::IFF_UP))
         .filter_map(|entry| {
             let address = entry.address?;
             let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
@@ -66,6 +66,7 @@ pub fn own() -> Vec<Own> {
             Some(Own {
                 ip: v4.or_else(v6)?,
                 loopback: entry.flags.contains(InterfaceFlags::IFF_LOOPBACK),
+                up: entry.flags.contains(InterfaceFlags::IFF_UP),
                 interface: entry.interface_name,
             })
         })
@@ -159,7 +160,7 @@ impl Address {
     }
 }
 
-/// What the library says, the most telling part.
+/// What the library says.
 pub(super) fn why(error: &rpma::Error) -> String {
     match &error.log[..] {
         [] => format!("{}(): {}", error.call, rpma::explain(error.code)),

@@ -1,7 +1,7 @@
 //! What will go wrong, and how to mend it.
 
 use super::devices::{ACTIVE, DeviceReport, Operation, Port, Step};
-use super::text::bytes;
+use super::text::{bytes, cause};
 use super::{Address, Node, Report, Whose};
 use serde::Serialize;
 
@@ -29,7 +29,7 @@ pub enum Level {
     Note,
 }
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Remedy {
     pub how: String,
     pub commands: Vec<String>,
@@ -51,6 +51,11 @@ impl Finding {
         self
     }
 
+    /// All of it but the subject.
+    pub(super) fn says(&self) -> (Level, &str, &[Remedy]) {
+        (self.level, &self.problem, &self.remedies)
+    }
+
     fn mend(mut self, how: impl Into<String>, commands: &[&str]) -> Self {
         let commands = commands.iter().map(|&command| command.into()).collect();
         let how = how.into();
@@ -64,19 +69,22 @@ pub fn of(report: &Report) -> Vec<Finding> {
     let mut found = vec![];
     found.extend(libraries(report));
     found.extend(no_device(report));
-    found.extend(rdma_cm(report));
+    // Without it nothing is served, which need not be said of each device and address.
+    let cm = rdma_cm(report);
+    let connects = cm.is_none();
+    found.extend(cm);
     for device in report.devices_shown() {
-        found.extend(of_device(report, device));
+        found.extend(of_device(report, device, connects));
     }
     if report.asked() {
         let asked = report.addresses.iter();
-        found.extend(asked.filter_map(|address| not_served(report, address)));
+        found.extend(asked.filter_map(|address| not_served(report, address, connects)));
     } else {
         found.extend(loopback(report));
     }
     found.extend(memlock(report));
     found.extend(persistent_memory(report));
-    found.sort_by_key(|finding| finding.level);
+    found.sort_by_key(|finding| (finding.level, finding.code));
     found
 }
 
@@ -144,8 +152,9 @@ fn no_device(report: &Report) -> Option<Finding> {
     let mut finding = Finding::new(Level::Error, "no_device", problem);
     finding = finding.mend(OVER_SOFTVERBS, &SOFTVERBS);
     let mut own = report.own.iter();
-    let interface = own.find(|own| !own.loopback).map(|own| &*own.interface);
-    let add = rxe_on(interface.unwrap_or("INTERFACE"));
+    let interface = own.find(|own| own.up && !own.loopback);
+    let interface = interface.map(|own| &*own.interface);
+    let add = rxe_on(report, interface.unwrap_or("INTERFACE"));
     let root = if container {
         "Or put the kernel's software device on a network interface, as root on the host, and \
          start the container with it:"
@@ -159,8 +168,12 @@ fn no_device(report: &Report) -> Option<Finding> {
     Some(finding.mend(root, &commands))
 }
 
-fn rxe_on(interface: &str) -> String {
-    format!("rdma link add rxe0 type rxe netdev {interface}")
+/// Adds a device of the first free name.
+fn rxe_on(report: &Report, interface: &str) -> String {
+    let taken = |name: &String| report.devices.iter().any(|device| device.name == *name);
+    let mut names = (0..).map(|number| format!("rxe{number}"));
+    let name = names.find(|name| !taken(name)).unwrap_or_default();
+    format!("rdma link add {name} type rxe netdev {interface}")
 }
 
 fn rdma_cm(report: &Report) -> Option<Finding> {
@@ -191,27 +204,19 @@ fn no_permission(report: &Report, what: &str, node: &Node) -> Finding {
         node.uid, node.gid
     );
     let finding = Finding::new(Level::Error, "no_permission", problem).about(path.clone());
-    let of_group = node.gid != 0 && mode.ends_with(|other: char| other < '6');
     let group = u32::from_str_radix(mode, 8).is_ok_and(|mode| mode & 0o060 == 0o060);
-    if of_group && group {
+    if group && node.gid != 0 {
         let join = format!("sudo usermod -aG \"$(stat -c %G {path})\" \"$USER\"");
         finding.mend("Join the group of the file, and log in anew:", &[&join])
-    } else if group || !mode.ends_with('6') {
-        let open = "sudo chmod 666 /dev/infiniband/uverbs* /dev/infiniband/rdma_cm";
-        finding.mend(
-            "Let every user at it, as the udev rules of rdma-core do (the package is rdma-core on \
-             Debian, whose rules apply when the device appears):",
-            &[open],
-        )
     } else {
         finding.mend(
-            "Its mode is not in the way, so the container's maker is:",
-            &WITH_DEVICES,
+            "Let every user at it, as the udev rules of rdma-core do when a device appears:",
+            &["sudo chmod 666 /dev/infiniband/uverbs* /dev/infiniband/rdma_cm"],
         )
     }
 }
 
-fn of_device(report: &Report, device: &DeviceReport) -> Vec<Finding> {
+fn of_device(report: &Report, device: &DeviceReport, connects: bool) -> Vec<Finding> {
     // What spoils one device is no error as long as there is another to use.
     let other = report.devices.iter().any(|device| device.usable) && !report.asked();
     let level = if other { Level::Warning } else { Level::Error };
@@ -222,7 +227,7 @@ fn of_device(report: &Report, device: &DeviceReport) -> Vec<Finding> {
         let node = kernel
             .find(|kernel| kernel.name == name)
             .and_then(|kernel| kernel.node.as_ref());
-        let why = &failure.why;
+        let why = cause(&failure.why);
         let log = format!("dmesg | grep -i -e rdma -e {name}");
         let log = ["Ask the kernel's log for the cause:", &log];
         let finding = match (failure.step, node) {
@@ -232,7 +237,11 @@ fn of_device(report: &Report, device: &DeviceReport) -> Vec<Finding> {
             },
             (Step::Open, _) => {
                 let problem = format!("{name} can't be opened: {why}.");
-                Finding::new(level, "device_not_opened", problem).mend(log[0], &log[1..])
+                let finding = Finding::new(level, "device_not_opened", problem);
+                match report.host.container {
+                    Some(_) => finding.mend("Start the container with the devices:", &WITH_DEVICES),
+                    None => finding.mend(log[0], &log[1..]),
+                }
             }
             (Step::Register, _) => {
                 let problem = format!("Not even a page of memory can be registered: {why}.");
@@ -252,7 +261,7 @@ fn of_device(report: &Report, device: &DeviceReport) -> Vec<Finding> {
         return found;
     }
     found.extend(ports(report, device, level));
-    if device.addresses.is_empty() {
+    if device.addresses.is_empty() && connects {
         found.push(no_address(report, device, level));
     }
     if device.transport == IWARP {
@@ -317,10 +326,8 @@ fn ports(report: &Report, device: &DeviceReport, level: Level) -> Vec<Finding> {
         .iter()
         .any(|port| !port.gids.is_empty() && port.gids.iter().all(|gid| gid.kind == "RoCE v1"));
     if v1_only {
-        let problem = format!(
-            "{name} has GIDs of RoCE v1 alone: it reaches hosts on the same Ethernet segment, and \
-             none behind a router."
-        );
+        let problem = "The device has GIDs of RoCE v1 alone: it reaches hosts on the same Ethernet \
+                       segment, and none behind a router.";
         found.push(Finding::new(Level::Note, "roce_v1_only", problem).about(name));
     }
     found
@@ -349,14 +356,12 @@ fn no_address(report: &Report, device: &DeviceReport, level: Level) -> Finding {
 }
 
 fn iwarp(device: &DeviceReport) -> Finding {
-    let name = &*device.name;
-    let problem = format!(
-        "{name} is an iWARP device, which has neither FLUSH nor ATOMIC WRITE: librpma flushes by an \
-         RDMA READ and writes 8 bytes after a fence. Memory to read into is open for writing by the \
-         other side too, as iWARP demands."
-    );
+    let problem = "iWARP has neither FLUSH nor ATOMIC WRITE: librpma flushes by an RDMA READ, which \
+                   makes what was written visible, and not by itself persistent, and sends an \
+                   atomic write as an ordinary one behind a fence. Memory to read into is open for \
+                   writing by the other side too, as iWARP demands.";
     Finding::new(Level::Note, "iwarp", problem)
-        .about(name)
+        .about(&device.name)
         .mend(DIRECT_WRITE, &[])
 }
 
@@ -379,13 +384,14 @@ fn unused(
             .version
             .as_deref()
             .unwrap_or("old");
-        let problem = format!("{name} has {what}, but libibverbs ({release}) can't ask for it.");
+        let problem =
+            format!("The device has {what}, but libibverbs ({release}) can't ask for it.");
         return Finding::new(Level::Warning, code, problem)
             .about(name)
             .mend(format!("Install rdma-core {since} or newer."), &[]);
     }
     let problem =
-        format!("{name} and libibverbs have {what}, but the librpma loaded does not use it.");
+        format!("Device and libibverbs have {what}, but the librpma loaded does not use it.");
     Finding::new(Level::Warning, code, problem)
         .about(name)
         .mend(
@@ -408,10 +414,8 @@ fn flush(report: &Report, device: &DeviceReport) -> Option<Finding> {
             (CODE, "the native FLUSH", 46),
         ));
     }
-    let problem = format!(
-        "{name} has no native FLUSH: librpma flushes by an RDMA READ, which makes what was written \
-         visible, and not by itself persistent."
-    );
+    let problem = "The device has no native FLUSH: librpma flushes by an RDMA READ, which makes \
+                   what was written visible, and not by itself persistent.";
     let finding = Finding::new(Level::Note, CODE, problem).about(name);
     Some(if report.libraries.softverbs {
         finding.mend(
@@ -449,10 +453,8 @@ fn atomic_write(report: &Report, device: &DeviceReport) -> Option<Finding> {
             (CODE, "the native ATOMIC WRITE", 44),
         ));
     }
-    let problem = format!(
-        "{name} has no native ATOMIC WRITE: librpma sends 8 aligned bytes as an ordinary write \
-         behind a fence, which is as atomic as the device writes them to memory."
-    );
+    let problem = "The device has no native ATOMIC WRITE: librpma sends the 8 bytes as an ordinary \
+                   write behind a fence, which is as atomic as the device writes them to memory.";
     Some(Finding::new(Level::Note, CODE, problem).about(name))
 }
 
@@ -461,35 +463,31 @@ fn odp(report: &Report, device: &DeviceReport) -> Option<Finding> {
     if device.odp.librpma {
         return None;
     }
+    let problem = "The device does not page on demand (ODP) for RDMA READ and WRITE: memory of \
+                   files on a DAX filesystem can't be registered; that of a DAX device can.";
+    let finding = Finding::new(Level::Note, "no_odp", problem).about(name);
+    if report.libraries.softverbs {
+        let on = "softverbs run -- PROGRAM   # without --no-odp and SOFTVERBS_ODP=off";
+        return Some(finding.mend("It is switched off:", &[on]));
+    }
     let mounts = &report.host.persistent_memory.dax_filesystems;
-    let (level, mounted) = match mounts.first() {
-        Some(mount) => (
-            Level::Warning,
-            format!(", such as {}", mount.path.display()),
-        ),
-        None => (Level::Note, String::new()),
+    let Some(mount) = mounts.first() else {
+        return Some(finding);
     };
-    let problem = format!(
-        "{name} does not page on demand (ODP) for RDMA READ and WRITE: memory of files on a DAX \
-         filesystem{mounted} can't be registered."
+    let how = format!(
+        "Make a DAX device of the namespace behind {}, which drops what is on it:",
+        mount.path.display()
     );
-    let finding = Finding::new(level, "no_odp", problem).about(name);
-    Some(if report.libraries.softverbs {
-        finding.mend(
-            "It is switched off:",
-            &["softverbs run -- PROGRAM   # without --no-odp and SOFTVERBS_ODP=off"],
-        )
-    } else {
-        finding.mend(
-            "Use persistent memory as a character device (device DAX), which needs no ODP; this \
-             makes one of a namespace and drops what is on it:",
-            &["ndctl create-namespace --force --mode=devdax --reconfig=NAMESPACE"],
-        )
+    let make = "ndctl create-namespace --force --mode=devdax --reconfig=NAMESPACE";
+    let finding = finding.mend(how, &[make]);
+    Some(Finding {
+        level: Level::Warning,
+        ..finding
     })
 }
 
 /// Why an address that was asked for will not do.
-fn not_served(report: &Report, address: &Address) -> Option<Finding> {
+fn not_served(report: &Report, address: &Address, connects: bool) -> Option<Finding> {
     let text = &*address.address;
     let found =
         |code, problem: String| Finding::new(Level::Error, code, problem).about(text.to_owned());
@@ -497,14 +495,14 @@ fn not_served(report: &Report, address: &Address) -> Option<Finding> {
         let problem = format!("{text} is a multicast address, to which nobody connects.");
         return Some(found("multicast_address", problem));
     }
-    let why = address.error.as_ref()?;
+    let why = cause(address.error.as_ref()?);
     let Some(whose) = address.whose else {
         let problem = format!("{text} can't be looked up: {why}.");
         let finding = found("address_not_found", problem);
         let ask = format!("getent ahosts {text}");
         return Some(finding.mend("Give an address, or a name that the host knows:", &[&ask]));
     };
-    if report.devices.is_empty() {
+    if report.devices.is_empty() || !connects {
         // That has been said, and nothing about the address would help.
         return None;
     }
@@ -542,7 +540,7 @@ fn not_served(report: &Report, address: &Address) -> Option<Finding> {
             let problem = format!("No RDMA device stands behind {interface}, which has {text}.");
             let finding = instead(report, found("address_not_served", problem));
             let how = format!("Or put the kernel's software device on {interface}, as root:");
-            finding.mend(how, &["modprobe rdma_rxe", &rxe_on(interface)])
+            finding.mend(how, &["modprobe rdma_rxe", &rxe_on(report, interface)])
         }
         (Whose::Remote, behind, interface) => {
             let way = match (interface, address.source, behind) {
@@ -570,7 +568,9 @@ fn instead(report: &Report, finding: Finding) -> Finding {
     let served: Vec<_> = served
         .flat_map(|device| {
             let of = |address| format!("{address} ({})", device.name);
-            device.addresses.iter().map(of)
+            // Those of one link alone are nothing to be told.
+            let addresses = device.addresses.iter();
+            addresses.filter(|it| !it.contains('%')).map(of)
         })
         .collect();
     match &served[..] {

@@ -1,7 +1,7 @@
 //! The report for people, and for programs.
 
 use super::devices::{DeviceReport, Operation, Port};
-use super::{Address, Level, Library, Report, Whose};
+use super::{Address, Finding, Level, Library, Own, Report, Whose};
 use std::fmt::Write as _;
 
 /// Where lines end, on a terminal as elsewhere.
@@ -37,22 +37,12 @@ impl Report {
         if self.findings.is_empty() {
             page.paragraph("  ", "none");
         }
-        for (at, finding) in self.findings.iter().enumerate() {
+        let same = |a: &Finding, b: &Finding| a.says() == b.says();
+        for (at, findings) in self.findings.chunk_by(same).enumerate() {
             if at > 0 {
                 page.0.push('\n');
             }
-            let level = match finding.level {
-                Level::Error => "error",
-                Level::Warning => "warning",
-                Level::Note => "note",
-            };
-            page.paragraph("  ", &format!("{level}: {}", finding.problem));
-            for remedy in &finding.remedies {
-                page.paragraph("    ", &format!("- {}", remedy.how));
-                for command in &remedy.commands {
-                    let _ = writeln!(page.0, "        {command}");
-                }
-            }
+            page.findings(findings);
         }
         page.head(&self.verdict());
         page.0.trim_start().to_owned()
@@ -99,20 +89,26 @@ impl Report {
             let _ = write!(text, ", from {source}");
         }
         if let Some(interface) = &address.interface {
-            let _ = write!(text, ", {interface}");
+            let up = |own: &Own| own.up || own.interface != *interface;
+            let down = if self.own.iter().all(up) {
+                ""
+            } else {
+                " (down)"
+            };
+            let _ = write!(text, ", {interface}{down}");
         }
+        let remote = address.whose == Some(Whose::Remote);
         let served = match &address.device {
-            Some(device) => match self.device(device).is_some_and(|device| device.usable) {
-                true => format!("by {device}"),
-                false => format!("by {device}, which is not usable"),
-            },
-            None => "by no device".into(),
+            Some(device) => {
+                let usable = self.device(device).is_some_and(|device| device.usable);
+                let verb = if remote { "over" } else { "served by" };
+                let but = if usable { "" } else { ", which is not usable" };
+                format!("{verb} {device}{but}")
+            }
+            None if remote => "not reached".into(),
+            None => "served by no device".into(),
         };
-        let verb = match address.whose {
-            Some(Whose::Remote) => "led to",
-            _ => "served",
-        };
-        format!("{text}: {verb} {served}")
+        format!("{text}: {served}")
     }
 
     fn device_text(&self, page: &mut Page, device: &DeviceReport) {
@@ -121,9 +117,6 @@ impl Report {
             false => "not usable",
         };
         page.head(&format!("Device {}: {usable}", device.name));
-        if let Some(failure) = &device.error {
-            page.line("fails", &failure.why);
-        }
         if device.limits.max_qp == 0 {
             return;
         }
@@ -305,6 +298,11 @@ fn port(page: &mut Page, port: &Port) {
     }
 }
 
+/// What failed, without the advice that librpma gives after it: the findings give their own.
+pub fn cause(why: &str) -> &str {
+    why.split_once(". ").map_or(why, |(cause, _)| cause)
+}
+
 /// A number of bytes, exact where it is a whole number of a unit.
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 7] = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
@@ -337,6 +335,29 @@ impl Page {
             false => &*name,
         };
         self.wrapped(start, &indent, value);
+    }
+
+    /// What holds for several devices alike is said once.
+    fn findings(&mut self, findings: &[Finding]) {
+        let [finding, ..] = findings else { return };
+        let level = match finding.level {
+            Level::Error => "error",
+            Level::Warning => "warning",
+            Level::Note => "note",
+        };
+        let subjects = findings.iter().flat_map(|finding| &finding.subject);
+        let unsaid = subjects.filter(|subject| !finding.problem.contains(*subject));
+        let about = match &*unsaid.map(|subject| &**subject).collect::<Vec<_>>() {
+            [] => String::new(),
+            subjects => format!(" ({})", subjects.join(", ")),
+        };
+        self.paragraph("  ", &format!("{level}{about}: {}", finding.problem));
+        for remedy in &finding.remedies {
+            self.paragraph("    ", &format!("- {}", remedy.how));
+            for command in &remedy.commands {
+                let _ = writeln!(self.0, "        {command}");
+            }
+        }
     }
 
     fn paragraph(&mut self, indent: &str, text: &str) {
