@@ -94,6 +94,15 @@ impl Tcp {
         Ok(TcpListener(self.0))
     }
 
+    /// To a peer on the same host a little is sent at a time. One that has gone again needs nothing.
+    fn tune_to_peer(&self) {
+        if let (Ok(peer), Ok(local)) = (self.peer_address(), self.local_address())
+            && peer.ip() == local.ip()
+        {
+            let _ = sockopt::set_socket_send_buffer_size(&self.0, SEND_BUFFER_AT_HOME);
+        }
+    }
+
     /// Requests are to go at once, and a peer that is cut off is to be noticed.
     fn tune(&self) -> io::Result<()> {
         sockopt::set_tcp_nodelay(&self.0, true)?;
@@ -106,6 +115,9 @@ impl Tcp {
     }
 }
 
+/// Within a host so much is under way in each direction, which stays in the processor's caches until
+/// it is taken. (The kernel doubles it, for its own needs.)
+const SEND_BUFFER_AT_HOME: usize = 128 * 1024;
 /// A peer that says nothing for so long is asked whether it is there ...
 const KEEP_IDLE: std::time::Duration = std::time::Duration::from_secs(4);
 const KEEP_INTERVAL: std::time::Duration = std::time::Duration::from_secs(2);
@@ -143,7 +155,9 @@ impl Link for Tcp {
     }
 
     fn opened(&mut self) -> io::Result<()> {
-        Ok(sockopt::socket_error(&self.0)??)
+        sockopt::socket_error(&self.0)??;
+        self.tune_to_peer();
+        Ok(())
     }
 
     fn finish(&mut self) {
@@ -164,6 +178,7 @@ impl TcpListener {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let link = Tcp(Own::new(|| net::accept_with(&self.0, flags))?);
         link.tune()?;
+        link.tune_to_peer();
         Ok(link)
     }
 }
