@@ -1,6 +1,7 @@
 //! The built library and the two it stands in for, as a loader sees them.
 #![allow(dead_code, reason = "no test program uses all of it")]
 
+use std::env;
 use std::ffi::{CStr, CString, c_void};
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
@@ -8,10 +9,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+/// Says where the library is, in a virtual machine.
+pub const BESIDE: &str = "SOFTVERBS_TEST_BESIDE";
+
 /// Where launcher and library in their release build lie, built here so that they are never stale.
 fn release() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     DIR.get_or_init(|| {
+        if let Some(dir) = env::var_os(BESIDE) {
+            return dir.into();
+        }
         let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
         let build = Command::new(env!("CARGO"))
             .args([

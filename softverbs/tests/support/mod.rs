@@ -2,11 +2,13 @@
 //! do not do what they should.
 
 use crate::library;
+use std::env;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{PipeReader, Read, Write as _};
 use std::net::{IpAddr, TcpListener};
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -18,14 +20,58 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// How often is looked again for what nothing announces.
 const AGAIN: Duration = Duration::from_millis(5);
 
+/// Names a file that everything that was run gets a row in, for scripts/proof.
+const PROOF: &str = "SOFTVERBS_PROOF";
+
 /// Says on the terminal, past what the harness captures, that a test did not test anything.
 pub fn skip(why: &str) {
     let name = test_name();
     let _ = writeln!(std::io::stderr(), "skipped {name}: {why}");
+    note(&format!("| `{name}` | | skipped: {why} |\n"));
+}
+
+fn note(rows: &str) {
+    let Some(file) = env::var_os(PROOF) else {
+        return;
+    };
+    let file = fs::File::options().append(true).create(true).open(file);
+    file.unwrap().write_all(rows.as_bytes()).unwrap();
 }
 
 fn test_name() -> String {
     thread::current().name().unwrap_or("").to_string()
+}
+
+/// Runs the test that this is once more in a virtual machine (scripts/vm), whose kernel has what
+/// this machine's lacks.
+#[track_caller]
+pub fn in_virtual_machine(lacking: &str) {
+    const FAILED: i32 = 125;
+    let name = test_name();
+    let inside = env::var_os(library::BESIDE).is_some();
+    assert!(!inside, "not even in the virtual machine: {lacking}");
+
+    let tmp = env!("CARGO_TARGET_TMPDIR");
+    let dir = Path::new(tmp).join("programs-vm");
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&dir).unwrap();
+    fs::copy(env::current_exe().unwrap(), dir.join("programs")).unwrap();
+    fs::copy(library::ours_file(), dir.join("libsoftverbs.so")).unwrap();
+    let script = format!(
+        "#!/bin/sh\nmkdir -p {tmp}\nexport {}=$PWD {PROOF}=$PWD/out/proof\n\
+         exec ./programs --exact {name} --nocapture\n",
+        library::BESIDE
+    );
+    fs::write(dir.join("run.sh"), script).unwrap();
+    let vm = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/vm");
+    let output = Command::new(vm).arg("run").arg(&dir).output().unwrap();
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    if output.status.code() == Some(FAILED) {
+        return skip(&format!("{lacking}, and no virtual machine: {said}"));
+    }
+    let passed = output.status.success() && said.contains("1 passed");
+    assert!(passed, "in the virtual machine:\n{said}");
+    note(&fs::read_to_string(dir.join("out/proof")).unwrap());
 }
 
 // ---- where a program runs ----
@@ -327,6 +373,37 @@ impl Run {
     }
 }
 
+/// Whatever was expected of it has come true, unless there is a panic.
+impl Drop for Run {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            return;
+        }
+        let mut rows: Vec<(String, String, usize)> = vec![];
+        for process in &mut self.processes {
+            let result = process.result();
+            match rows.last_mut() {
+                Some((line, last, count)) if *line == process.line => {
+                    *last = result;
+                    *count += 1;
+                }
+                _ => rows.push((process.line.clone(), result, 1)),
+            }
+        }
+        let mut name = format!("`{}`", test_name());
+        let mut text = String::new();
+        for (line, result, count) in rows {
+            let times = match count {
+                1 => String::new(),
+                _ => format!("{count} × "),
+            };
+            writeln!(text, "| {name} | {times}`{line}` | {result} |").unwrap();
+            name.clear();
+        }
+        note(&text);
+    }
+}
+
 /// What is printed, collected while it comes.
 #[derive(Clone, Default)]
 struct Output(Arc<Printed>);
@@ -421,6 +498,31 @@ impl Process {
             }
         }
         self.status.is_some()
+    }
+
+    /// How it ended, and its last words that are any.
+    fn result(&mut self) -> String {
+        let end = if self.has_ended() {
+            let status = self.status.unwrap();
+            match status.code() {
+                Some(code) => format!("{code}"),
+                None => format!("signal {}", status.signal().unwrap_or(0)),
+            }
+        } else {
+            "runs on".to_string()
+        };
+        const MOST: usize = 72;
+        let said = [self.errors.text(), self.output.text()].concat();
+        let mut lines = said.lines().rev();
+        let Some(last) = lines.find(|line| line.contains(char::is_alphanumeric)) else {
+            return end;
+        };
+        let words: Vec<_> = last.split_whitespace().collect();
+        let mut last = words.join(" ").replace(['|', '`'], "'");
+        if let Some((cut, _)) = last.char_indices().nth(MOST) {
+            last.replace_range(cut.., "…");
+        }
+        format!("{end}: `{last}`")
     }
 
     /// How it ended, or where its threads are.
