@@ -10,6 +10,7 @@
 #   make bench         measure what an operation costs and how fast softverbs is, and write
 #                      docs/cost.md and docs/speed.md
 #   make mutants       put faults into the library and show that the tests find them
+#   make proof         show what softverbs can do and write docs/proof.md
 #   make debian13      build and test on Debian 13, in a root of its own
 #   make clean
 
@@ -25,7 +26,7 @@ BUILT   := $(CARGO_TARGET_DIR)/release
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml | head -n 1)
 CMAKE   := $(LIBDIR)/cmake/librpma
 
-.PHONY: build test demo install uninstall header man bench mutants debian13 clean
+.PHONY: build test demo install uninstall header man bench mutants proof debian13 clean
 .DELETE_ON_ERROR:
 
 build:
@@ -57,6 +58,9 @@ bench:
 mutants:
 	scripts/install-deps build check
 	scripts/mutants
+
+proof:
+	scripts/proof
 
 debian13:
 	scripts/debian13

@@ -25,7 +25,7 @@ mod support;
 #[path = "support/transcript.rs"]
 mod transcript;
 
-use recording::{Deviation, Recording};
+use recording::{Deviation, Recording, Seen};
 use std::env;
 use std::ffi::OsString;
 use std::fs;
@@ -40,7 +40,7 @@ use transcript::{Difference, Kind, Library, ORIGINAL, OURS, Place, Transcript};
 
 /// The slowest first.
 const PROGRAMS: &[&str] = &[
-    "leaks", "memory", "connect", "errors", "setup", "ops", "queues",
+    "leaks", "memory", "connect", "errors", "setup", "ops", "queues", "ids",
 ];
 /// How many cases run at once. They do not see each other.
 const WORKERS: usize = 2;
@@ -56,6 +56,8 @@ const TRANSCRIPTS: &str = "out/transcripts";
 const OLDER: &str = "/usr/lib/librpma-1.2.0";
 /// Asks to record the transcripts.
 const UPDATE: &str = "RPMA_UPDATE_TRANSCRIPTS";
+/// Names a file that gets, for scripts/proof, what came of the comparison of softverbs with rxe.
+const PROOF: &str = "SOFTVERBS_PROOF";
 
 /// The virtual machine's kernels: with native flush and atomic write, and without.
 const KERNELS: [&str; 2] = ["new", "old"];
@@ -330,8 +332,7 @@ struct Run<'a> {
     place: Place,
     recording: Option<Recording>,
     deviations: Vec<Deviation>,
-    /// Those that showed.
-    seen: Mutex<Vec<usize>>,
+    seen: Mutex<Seen>,
 }
 
 impl<'a> Run<'a> {
@@ -411,10 +412,13 @@ impl<'a> Run<'a> {
         if self.wanted.names.is_empty() {
             let seen = self.seen.lock().unwrap();
             let rows = self.deviations.iter().enumerate();
-            for (_, unseen) in rows.filter(|(row, _)| !seen.contains(row)) {
+            for (_, unseen) in rows.filter(|(row, _)| !seen.rows.contains_key(row)) {
                 println!("FAILED  softverbs.table: {}", unseen.unseen());
                 results.tally.failed += 1;
             }
+        }
+        if self.device.kind == DeviceKind::Softverbs && env::var_os(PROOF).is_some() {
+            self.note_comparison(cases.len());
         }
         let Results {
             tally,
@@ -526,6 +530,29 @@ impl<'a> Run<'a> {
             .map(compare)
             .filter_map(Result::err)
             .collect()
+    }
+
+    /// Tells how much was the same as on rxe, and what was not.
+    fn note_comparison(&self, cases: usize) {
+        let seen = self.seen.lock().unwrap();
+        let like = if self.place == Place::Raw {
+            "without"
+        } else {
+            "with"
+        };
+        let mut text = format!(
+            "As a device {like} native flush and atomic write: {cases} cases, {} lines the same as on \
+             rxe, {} others.\n\n| case | line | times | on rxe | over softverbs | why |\n\
+             |---|---|---|---|---|---|\n",
+            seen.same, seen.others
+        );
+        for (row, count) in &seen.rows {
+            text += &format!("{}\n", self.deviations[*row].told(*count));
+        }
+        let mut options = fs::File::options();
+        let options = options.append(true).create(true);
+        let mut file = options.open(env::var_os(PROOF).unwrap()).unwrap();
+        writeln!(file, "{text}").unwrap();
     }
 
     /// D11: an original compiled with headers that know no native flush does not use it where the

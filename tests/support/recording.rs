@@ -63,7 +63,7 @@ impl Recording {
         case: &str,
         transcript: &Transcript,
         known: &[Deviation],
-        seen: &mut Vec<usize>,
+        seen: &mut Seen,
     ) -> Result<(), String> {
         let side = side(transcript);
         let none = vec![];
@@ -76,12 +76,17 @@ impl Recording {
                 for (row, known) in known.iter().enumerate() {
                     if let Some(other) = known.apply(case, &due) {
                         due = other;
-                        seen.push(row);
+                        *seen.rows.entry(row).or_default() += 1;
                     }
                 }
                 due
             });
             if due.as_ref() == line {
+                if due.as_ref() == expected {
+                    seen.same += 1;
+                } else {
+                    seen.others += 1;
+                }
                 continue;
             }
             let due = due.filter(|due| Some(due) != expected);
@@ -106,8 +111,20 @@ fn side(transcript: &Transcript) -> &str {
     }
 }
 
+/// What showed in a comparison.
+#[derive(Default)]
+pub struct Seen {
+    /// The lines that are the same, and those that are others as they have to be.
+    pub same: usize,
+    pub others: usize,
+    /// How often each row of the table was applied.
+    pub rows: BTreeMap<usize, usize>,
+}
+
 /// What is another in a value over softverbs than on rxe: a row of `softverbs.table`.
 pub struct Deviation {
+    /// What the table says of it.
+    why: String,
     case: &'static str,
     key: &'static str,
     rxe: &'static str,
@@ -116,27 +133,33 @@ pub struct Deviation {
 
 /// The table's rows for devices of that kind.
 pub fn deviations(place: Place) -> Vec<Deviation> {
-    let rows = include_str!("softverbs.table").lines();
-    rows.filter(|row| !row.is_empty() && !row.starts_with('#'))
-        .filter_map(|row| {
-            let parts: Vec<_> = row.split(" | ").map(str::trim).collect();
-            let [case, of, key, rxe, softverbs] = parts[..] else {
-                panic!("not a row of softverbs.table: {row}");
-            };
-            let here = match of {
-                "any" => true,
-                "native" => place == Place::Native,
-                "raw" => place == Place::Raw,
-                _ => panic!("no such place: {row}"),
-            };
-            here.then_some(Deviation {
-                case,
-                key,
-                rxe,
-                softverbs,
-            })
+    let paragraphs = include_str!("softverbs.table").split("\n\n");
+    let rows = paragraphs.flat_map(|paragraph| {
+        let (why, rows): (Vec<_>, Vec<_>) = paragraph.lines().partition(|l| l.starts_with('#'));
+        let why = why.iter().map(|line| line.trim_start_matches('#').trim());
+        let why = why.collect::<Vec<_>>().join(" ");
+        rows.into_iter().map(move |row| (row, why.clone()))
+    });
+    rows.filter_map(|(row, why)| {
+        let parts: Vec<_> = row.split(" | ").map(str::trim).collect();
+        let [case, of, key, rxe, softverbs] = parts[..] else {
+            panic!("not a row of softverbs.table: {row}");
+        };
+        let here = match of {
+            "any" => true,
+            "native" => place == Place::Native,
+            "raw" => place == Place::Raw,
+            _ => panic!("no such place: {row}"),
+        };
+        here.then_some(Deviation {
+            why,
+            case,
+            key,
+            rxe,
+            softverbs,
         })
-        .collect()
+    })
+    .collect()
 }
 
 /// Whether a pattern, which may end with `*`, is that of a text.
@@ -163,12 +186,25 @@ impl Deviation {
         Some(format!("{}{due}", &recorded[..before]))
     }
 
+    /// As a row of a table for people, with how often it showed.
+    pub fn told(&self, count: usize) -> String {
+        let Self {
+            why,
+            case,
+            key,
+            rxe,
+            softverbs,
+        } = self;
+        format!("| `{case}` | `{key}` | {count} | `{rxe}` | `{softverbs}` | {why} |")
+    }
+
     pub fn unseen(&self) -> String {
         let Self {
             case,
             key,
             rxe,
             softverbs,
+            ..
         } = self;
         format!("no `{rxe}` that would be `{softverbs}` in {key} of {case}")
     }
