@@ -15,7 +15,7 @@ use softverbs::frames::{
 };
 use std::ffi::CStr;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -71,7 +71,7 @@ fn pattern(i: usize) -> u8 {
 }
 
 struct Program {
-    memory: Memory,
+    memory: Pages,
     before: Vec<u8>,
     regions: Vec<Mr>,
     pd: Pd,
@@ -80,15 +80,15 @@ struct Program {
 
 impl Program {
     fn new() -> Self {
-        let memory = Memory::new(ALL * PART);
+        let memory = Pages::new(ALL * PART);
         let before: Vec<u8> = (0..memory.len()).map(pattern).collect();
         memory.part(0, memory.len()).copy_from_slice(&before);
-        let (pd, foreign) = (Pd::new(), Pd::new());
-        let open = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC | FLUSH_GLOBAL;
+        let (pd, foreign) = (Pd::new(device()), Pd::new(device()));
+        let open = LOCAL | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC | FLUSH_GLOBAL;
         let regions = PARTS.map(|part| match part {
             Part::Open => Mr::new(&pd, &memory, part.start(), PART, open),
             Part::Readable => Mr::new(&pd, &memory, part.start(), PART, REMOTE_READ),
-            Part::Private => Mr::new(&pd, &memory, part.start(), PART, LOCAL_WRITE),
+            Part::Private => Mr::new(&pd, &memory, part.start(), PART, LOCAL),
             Part::Foreign => Mr::new(&foreign, &memory, part.start(), PART, open),
             Part::Odd => Mr::new(&pd, &memory, part.start() + 4, PART - 4, open | ZERO_BASED),
         });
@@ -196,17 +196,11 @@ const RECEIVE: u64 = 1 << 32;
 
 impl<'a> Connection<'a> {
     fn new(program: &'a Program, id: Id, rng: &mut fastrand::Rng) -> Self {
-        let cq = Cq::new(SENDS + 2 * RECEIVES, None);
+        let cq = queue(SENDS + 2 * RECEIVES);
         let srq = (rng.u8(..4) == 0).then(|| Srq::new(&program.pd, RECEIVES as u32));
         id.create_qp(&QpPlan {
-            pd: &program.pd,
-            send_cq: &cq,
-            recv_cq: &cq,
             srq: srq.as_ref(),
-            sends: SENDS,
-            receives: RECEIVES,
-            inline: 64,
-            all_signaled: false,
+            ..QpPlan::new(&program.pd, &cq, room_for(SENDS, RECEIVES, 64))
         });
         let mut connection = Self {
             program,
@@ -239,8 +233,8 @@ impl<'a> Connection<'a> {
         ];
         let id = RECEIVE | self.receives as u64;
         match &self.srq {
-            Some(srq) => srq.post(id, &sges),
-            None => assert_eq!(self.id.receive(id, &sges), 0),
+            Some(srq) => good("ibv_post_srq_recv", srq.recv(id, &sges)),
+            None => assert_eq!(post_recvs(self.id.qp(), &[(id, sges.into())]), Ok(())),
         }
         self.receives += 1;
     }
@@ -256,39 +250,30 @@ impl<'a> Connection<'a> {
         };
         let long = rng.usize(..4096);
         let (op, len) = match rng.u8(..9) {
-            0 => (Op::Send(None), long),
-            1 => (Op::Send(Some(pick(rng))), long),
-            2 => (Op::Write(at, None), long),
-            3 => (Op::Write(at, Some(pick(rng))), long),
+            0 => (Op::Send, long),
+            1 => (Op::SendImm(pick(rng)), long),
+            2 => (Op::Write(at), long),
+            3 => (Op::WriteImm(at, pick(rng)), long),
             4 => (Op::FetchAdd(at, pick_u64(rng)), 8),
             5 => (Op::CompareSwap(at, pick_u64(rng), 7), 8),
-            6 => (Op::Flush(at, 100, Placement::Global), 0),
+            6 => (Op::Flush(at, 100, GLOBAL, false), 0),
             _ => (Op::Read(at), long),
         };
-        let start = match op {
-            Op::Send(_) | Op::Write(..) => SENT,
-            _ => READ,
-        };
-        let sges = [self.program.private(start, len)];
+        let start = if op.carries() { SENT } else { READ };
+        let sge = (len > 0).then(|| self.program.private(start, len));
         let signaled = rng.bool();
-        let request = Request {
-            id: self.sends.len() as u64,
-            op,
-            sges: if len > 0 { &sges } else { &[] },
-            signaled,
-            fence: rng.u8(..4) == 0,
-            solicited: rng.bool(),
-            inline: false,
-        };
-        let result = request.post(&self.id, rng.bool());
-        assert_eq!(result, 0, "{op:?}");
+        let request = Wr::new(self.sends.len() as u64, op, sge.into_iter().collect())
+            .set(SIGNALED, signaled)
+            .set(FENCE, rng.u8(..4) == 0)
+            .set(SOLICITED, rng.bool());
+        request.post(self.id.qp(), rng.bool());
         self.sends.push(Sent { op, len, signaled });
     }
 
     /// Takes what has completed.
     fn poll(&mut self) {
         let mut found = vec![];
-        while self.cq.poll(&mut found) > 0 {}
+        while self.cq.drain(&mut found) > 0 {}
         for wc in found {
             if wc.wr_id & RECEIVE != 0 {
                 let number = wc.wr_id ^ RECEIVE;
@@ -317,7 +302,7 @@ impl<'a> Connection<'a> {
         let end = Instant::now() + limit;
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            let Some(event) = channel.next(left.min(Duration::from_millis(20))) else {
+            let Some(event) = channel.get_within(left.min(Duration::from_millis(20))) else {
                 if left.is_zero() {
                     return;
                 }
@@ -348,8 +333,8 @@ impl<'a> Connection<'a> {
             self.over,
             "the program is told that the connection has ended"
         );
-        self.id.disconnect();
-        assert_eq!(self.id.state(), ibv_qp_state::IBV_QPS_ERR);
+        self.id.hang_up();
+        assert_eq!(self.id.query().qp_state, ibv_qp_state::IBV_QPS_ERR);
         let start = Instant::now();
         loop {
             self.poll();
@@ -749,7 +734,7 @@ impl Peer<'_> {
 /// The program as a server: its listener, and where that is told of events.
 struct Server {
     _id: Id,
-    port: u16,
+    address: SocketAddr,
     channel: Channel,
 }
 
@@ -757,10 +742,10 @@ impl Server {
     fn new() -> Self {
         let channel = Channel::new();
         let id = Id::new(&channel);
-        let port = id.listen();
+        let address = id.listen();
         Self {
             _id: id,
-            port,
+            address,
             channel,
         }
     }
@@ -781,12 +766,16 @@ fn peer<'a>(program: &'a Program, stream: TcpStream, rng: &mut fastrand::Rng) ->
     }
 }
 
-fn agreement(rng: &mut fastrand::Rng) -> Agreement<'static> {
-    Agreement {
+fn queue(len: usize) -> Cq {
+    Cq::new(device(), len as i32, None)
+}
+
+fn agreement(rng: &mut fastrand::Rng) -> ConnParam {
+    ConnParam {
         responder_resources: rng.u8(..17),
         initiator_depth: rng.u8(..17),
         rnr_retry: rng.u8(..8),
-        private: &[],
+        ..ConnParam::default()
     }
 }
 
@@ -799,7 +788,7 @@ struct Count {
 }
 
 fn hostile_client(program: &Program, server: &Server, rng: &mut fastrand::Rng, count: &mut Count) {
-    let stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    let stream = TcpStream::connect(server.address).unwrap();
     let mut peer = peer(program, stream, rng);
     let mut request = bytes(&Frame::Request(peer.params(), peer.private()), 0);
     if rng.u8(..16) == 0 {
@@ -819,7 +808,10 @@ fn hostile_client(program: &Program, server: &Server, rng: &mut fastrand::Rng, c
         }
         return;
     }
-    let event = server.channel.next(LIMIT).expect("a request to connect");
+    let event = server
+        .channel
+        .get_within(LIMIT)
+        .expect("a request to connect");
     assert_eq!(
         event.kind,
         rdma_cm_event_type::RDMA_CM_EVENT_CONNECT_REQUEST
@@ -830,7 +822,7 @@ fn hostile_client(program: &Program, server: &Server, rng: &mut fastrand::Rng, c
         let early = peer.nonsense(&connection);
         peer.put(&early);
     }
-    assert_eq!(connection.id.accept(agreement(rng)), 0);
+    connection.id.accept(&agreement(rng));
     if let Some(Frame::Reply(..)) = peer.frame() {
         if rng.u8(..8) > 0 {
             peer.put(&bytes(&Frame::Ready, 0));
@@ -853,9 +845,9 @@ fn hostile_server(
     count: &mut Count,
 ) {
     let id = Id::new(channel);
-    id.resolve(channel, listener.local_addr().unwrap().port());
+    id.resolve(channel, &listener.local_addr().unwrap());
     let mut connection = Connection::new(program, id, rng);
-    assert_eq!(connection.id.connect(agreement(rng)), 0);
+    connection.id.connect(&agreement(rng));
     let (stream, _) = listener.accept().unwrap();
     let mut peer = peer(program, stream, rng);
     let request = peer.frame();
@@ -917,37 +909,30 @@ impl Honest {
     fn run(stop: &AtomicBool, rounds: &AtomicU64) -> Duration {
         const LEN: usize = 8192;
         let server = Server::new();
-        let (pd, channel) = (Pd::new(), Channel::new());
-        let memory = Memory::new(3 * LEN);
-        let all = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ;
+        let (pd, channel) = (Pd::new(device()), Channel::new());
+        let memory = Pages::new(3 * LEN);
+        let all = LOCAL | REMOTE_WRITE | REMOTE_READ;
         let region = Mr::new(&pd, &memory, 0, 3 * LEN, all);
-        let (cq, server_cq) = (Cq::new(16, None), Cq::new(16, None));
-        let plan = |cq| QpPlan {
-            pd: &pd,
-            send_cq: cq,
-            recv_cq: cq,
-            srq: None,
-            sends: 8,
-            receives: 1,
-            inline: 0,
-            all_signaled: false,
-        };
-        let agreement = Agreement {
+        let (cq, server_cq) = (queue(16), queue(16));
+        let plan = |cq| QpPlan::new(&pd, cq, room_for(8, 1, 0));
+        let param = ConnParam {
             responder_resources: 4,
             initiator_depth: 4,
-            rnr_retry: 7,
-            private: &[],
+            ..ConnParam::default()
         };
         let client = Id::new(&channel);
-        client.resolve(&channel, server.port);
+        client.resolve(&channel, &server.address);
         client.create_qp(&plan(&cq));
-        assert_eq!(client.connect(agreement), 0);
-        let request = server.channel.next(LIMIT).expect("a request to connect");
+        client.connect(&param);
+        let request = server
+            .channel
+            .get_within(LIMIT)
+            .expect("a request to connect");
         let other = Id(request.id);
         other.create_qp(&plan(&server_cq));
-        assert_eq!(other.accept(agreement), 0);
+        other.accept(&param);
         for channel in [&channel, &server.channel] {
-            let event = channel.next(LIMIT).expect("it is established");
+            let event = channel.get_within(LIMIT).expect("it is established");
             assert_eq!(event.kind, rdma_cm_event_type::RDMA_CM_EVENT_ESTABLISHED);
         }
         let at = At {
@@ -965,21 +950,13 @@ impl Honest {
             let round = rounds.fetch_add(1, Ordering::Relaxed);
             memory.part(LEN, LEN).fill(round as u8);
             memory.part(2 * LEN, LEN).fill(!round as u8);
-            for (id, op, from) in [(0, Op::Write(at, None), LEN), (1, Op::Read(at), 2 * LEN)] {
-                let request = Request {
-                    id,
-                    op,
-                    sges: &[sge(from)],
-                    signaled: id == 1,
-                    fence: false,
-                    solicited: false,
-                    inline: false,
-                };
-                assert_eq!(request.post(&client, false), 0);
+            for (id, op, from) in [(0, Op::Write(at), LEN), (1, Op::Read(at), 2 * LEN)] {
+                let request = Wr::new(id, op, vec![sge(from)]).set(SIGNALED, id == 1);
+                request.post(client.qp(), false);
             }
             let mut found = vec![];
             until("the honest connection goes on", LIMIT, || {
-                cq.poll(&mut found) > 0
+                cq.drain(&mut found) > 0
             });
             assert_eq!(
                 (found[0].wr_id, found[0].status),
@@ -1125,7 +1102,7 @@ fn what_is_not_taken_off_is_not_kept_for_ever() {
         let mut rng = fastrand::Rng::with_seed(1);
         for (i, (name, storm)) in storms.iter().enumerate() {
             fuzz::at(i as u64);
-            let stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+            let stream = TcpStream::connect(server.address).unwrap();
             let mut peer = peer(&program, stream, &mut rng);
             let params = Params {
                 initiator_depth: 8,
@@ -1133,29 +1110,22 @@ fn what_is_not_taken_off_is_not_kept_for_ever() {
                 ..peer.params()
             };
             peer.put(&bytes(&Frame::Request(params, Private::NONE), 0));
-            let event = server.channel.next(LIMIT).expect("a request to connect");
-            let cq = Cq::new(4, None);
+            let event = server
+                .channel
+                .get_within(LIMIT)
+                .expect("a request to connect");
+            let cq = queue(4);
             let id = Id(event.id);
-            id.create_qp(&QpPlan {
-                pd: &program.pd,
-                send_cq: &cq,
-                recv_cq: &cq,
-                srq: None,
-                sends: 4,
-                receives: 4,
-                inline: 0,
-                all_signaled: false,
-            });
-            let agreement = Agreement {
+            id.create_qp(&QpPlan::new(&program.pd, &cq, room_for(4, 4, 0)));
+            let param = ConnParam {
                 responder_resources: 8,
                 initiator_depth: 8,
-                rnr_retry: 7,
-                private: &[],
+                ..ConnParam::default()
             };
-            assert_eq!(id.accept(agreement), 0);
+            id.accept(&param);
             peer.frame();
             peer.put(&bytes(&Frame::Ready, 0));
-            let event = server.channel.next(LIMIT).expect("it is established");
+            let event = server.channel.get_within(LIMIT).expect("it is established");
             assert_eq!(event.kind, rdma_cm_event_type::RDMA_CM_EVENT_ESTABLISHED);
             let before = resident();
             let mut most = 0;
@@ -1192,7 +1162,7 @@ fn what_is_not_taken_off_is_not_kept_for_ever() {
             ));
             drop(peer);
             program.check();
-            let ended = server.channel.next(LIMIT).expect("it has ended").kind;
+            let ended = server.channel.get_within(LIMIT).expect("it has ended").kind;
             assert_eq!(ended, rdma_cm_event_type::RDMA_CM_EVENT_DISCONNECTED);
         }
     });
@@ -1211,7 +1181,7 @@ fn those_who_say_nothing_are_let_go() {
         let before = descriptors();
         let silent: Vec<TcpStream> = (0..MANY)
             .map(|i| {
-                let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+                let mut stream = TcpStream::connect(server.address).unwrap();
                 // Half a greeting is none.
                 stream.write_all(&[44, 0, 0, 0, 1, 0, 1][..i % 8]).unwrap();
                 stream
@@ -1223,28 +1193,18 @@ fn those_who_say_nothing_are_let_go() {
         // One that has something to say comes through.
         let (channel, mut one) = (Channel::new(), None);
         let id = Id::new(&channel);
-        id.resolve(&channel, server.port);
-        let cq = Cq::new(4, None);
-        let pd = Pd::new();
-        id.create_qp(&QpPlan {
-            pd: &pd,
-            send_cq: &cq,
-            recv_cq: &cq,
-            srq: None,
-            sends: 1,
-            receives: 1,
-            inline: 0,
-            all_signaled: false,
-        });
-        let agreement = Agreement {
+        id.resolve(&channel, &server.address);
+        let cq = queue(4);
+        let pd = Pd::new(device());
+        id.create_qp(&QpPlan::new(&pd, &cq, room_for(1, 1, 0)));
+        let param = ConnParam {
             responder_resources: 1,
             initiator_depth: 1,
-            rnr_retry: 7,
-            private: &[],
+            ..ConnParam::default()
         };
-        assert_eq!(id.connect(agreement), 0);
+        id.connect(&param);
         until("it is heard", LIMIT, || {
-            one = server.channel.next(Duration::from_millis(10));
+            one = server.channel.get_within(Duration::from_millis(10));
             one.is_some()
         });
         drop((id, one.map(|event| Id(event.id))));
@@ -1266,30 +1226,23 @@ fn a_message_that_was_not_taken_begins_anew() {
     fuzz::in_child("protocol", NAME, || {
         device();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (pd, channel, cq) = (Pd::new(), Channel::new(), Cq::new(4, None));
-        let memory = Memory::new(LEN);
+        let (pd, channel, cq) = (Pd::new(device()), Channel::new(), queue(4));
+        let memory = Pages::new(LEN);
         let mut rng = fastrand::Rng::with_seed(1);
         rng.fill(memory.part(0, LEN));
-        let region = Mr::new(&pd, &memory, 0, LEN, LOCAL_WRITE);
+        let region = Mr::new(&pd, &memory, 0, LEN, LOCAL);
         let id = Id::new(&channel);
-        id.resolve(&channel, listener.local_addr().unwrap().port());
+        id.resolve(&channel, &listener.local_addr().unwrap());
         id.create_qp(&QpPlan {
-            pd: &pd,
-            send_cq: &cq,
-            recv_cq: &cq,
-            srq: None,
-            sends: 4,
-            receives: 1,
-            inline: 0,
-            all_signaled: true,
+            sig_all: true,
+            ..QpPlan::new(&pd, &cq, room_for(4, 1, 0))
         });
-        let agreement = Agreement {
+        let param = ConnParam {
             responder_resources: 1,
             initiator_depth: 1,
-            rnr_retry: 7,
-            private: &[],
+            ..ConnParam::default()
         };
-        assert_eq!(id.connect(agreement), 0);
+        id.connect(&param);
         let (stream, _) = listener.accept().unwrap();
         let program = Program::new();
         let mut peer = peer(&program, stream, &mut rng);
@@ -1302,7 +1255,7 @@ fn a_message_that_was_not_taken_begins_anew() {
             Private::NONE,
         );
         peer.put(&bytes(&reply, 0));
-        let event = channel.next(LIMIT).expect("it is established");
+        let event = channel.get_within(LIMIT).expect("it is established");
         let established = rdma_cm_event_type::RDMA_CM_EVENT_ESTABLISHED;
         assert_eq!(event.kind, established);
         // The second of them is the one that nobody takes.
@@ -1312,16 +1265,7 @@ fn a_message_that_was_not_taken_begins_anew() {
                 length: len as u32,
                 lkey: region.lkey(),
             };
-            let request = Request {
-                id: i as u64,
-                op: Op::Send(None),
-                sges: &[sge],
-                signaled: true,
-                fence: false,
-                solicited: false,
-                inline: false,
-            };
-            assert_eq!(request.post(&id, false), 0);
+            Wr::new(i as u64, Op::Send, vec![sge]).post(id.qp(), false);
         }
         peer.stream.set_nonblocking(false).unwrap();
         peer.stream.set_read_timeout(Some(LIMIT)).unwrap();
@@ -1355,11 +1299,11 @@ fn a_message_that_was_not_taken_begins_anew() {
         let (message, times) = next(&mut peer, 1);
         assert_eq!(times, 3, "it begins anew");
         assert!(message == memory.bytes(), "all of it is right");
-        assert!(cq.poll(&mut vec![]) == 1, "the first was carried out");
+        assert!(cq.drain(&mut vec![]) == 1, "the first was carried out");
         peer.put(&bytes(&Frame::Ack(1), 0));
         let mut found = vec![];
         until("the second is carried out", LIMIT, || {
-            cq.poll(&mut found) > 0
+            cq.drain(&mut found) > 0
         });
         assert_eq!(
             (found[0].wr_id, found[0].status),

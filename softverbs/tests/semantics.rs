@@ -7,8 +7,10 @@
 //! Where a test is about a process (that it is killed, forks, leaves nothing behind), this program
 //! is run once more for that test alone.
 
-#[path = "semantics/common.rs"]
 #[macro_use]
+mod verbs;
+
+#[path = "semantics/common.rs"]
 mod common;
 
 #[path = "semantics/connections.rs"]

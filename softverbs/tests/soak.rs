@@ -14,14 +14,18 @@
 
 mod fuzz;
 mod library;
+#[macro_use]
 mod verbs;
 
 use fastrand::Rng;
 use fuzz::tell;
-use rdma_sys::{ibv_sge, ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status, rdma_cm_event_type};
+use rdma_sys::{
+    ibv_sge, ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status, rdma_accept, rdma_cm_event_type,
+};
 use std::collections::{HashSet, VecDeque};
 use std::ffi::{CStr, c_char, c_int};
 use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -193,7 +197,7 @@ impl Ranges {
 /// Memory of this side for requests, in pieces with something between them that stays as it is.
 struct Local {
     region: Mr,
-    memory: Memory,
+    memory: Pages,
     ranges: Ranges,
 }
 
@@ -201,8 +205,8 @@ type Pieces = Vec<(usize, usize)>;
 
 impl Local {
     fn new(pd: &Pd) -> Self {
-        let memory = Memory::new(REGION);
-        let region = Mr::new(pd, &memory, 0, REGION, LOCAL_WRITE);
+        let memory = Pages::new(REGION);
+        let region = Mr::new(pd, &memory, 0, REGION, LOCAL);
         Self {
             memory,
             region,
@@ -297,11 +301,12 @@ struct Completions {
 
 impl Completions {
     fn new(rng: &mut Rng, sends: usize, receives: usize) -> Self {
-        let channel = rng.bool().then(CompChannel::new);
+        let channel = rng.bool().then(|| CompChannel::new(device()));
         let apart = rng.bool();
+        let queue = |len: usize| Cq::new(device(), len as c_int, channel.as_ref());
         Self {
-            send: Cq::new(sends + if apart { 0 } else { receives }, channel.as_ref()),
-            receive: apart.then(|| Cq::new(receives, channel.as_ref())),
+            send: queue(sends + if apart { 0 } else { receives }),
+            receive: apart.then(|| queue(receives)),
             channel,
         }
     }
@@ -312,9 +317,9 @@ impl Completions {
 
     fn poll(&self) -> Vec<ibv_wc> {
         let mut found = vec![];
-        self.send.poll(&mut found);
+        self.send.drain(&mut found);
         if let Some(receive) = &self.receive {
-            receive.poll(&mut found);
+            receive.drain(&mut found);
         }
         found
     }
@@ -373,7 +378,7 @@ fn check_failure(wc: &ibv_wc) {
 fn has_ended(channel: &Channel) -> bool {
     use rdma_cm_event_type::*;
     let mut ended = false;
-    while let Some(event) = channel.next(Duration::ZERO) {
+    while let Some(event) = channel.get_within(Duration::ZERO) {
         ended |= matches!(
             event.kind,
             RDMA_CM_EVENT_DISCONNECTED | RDMA_CM_EVENT_UNREACHABLE
@@ -397,13 +402,13 @@ struct Stats {
 struct Shared {
     srq: Srq,
     region: Mr,
-    memory: Memory,
+    memory: Pages,
 }
 
 struct Worker {
     pd: Pd,
     shared: Option<Shared>,
-    counter: Option<(Mr, Memory)>,
+    counter: Option<(Mr, Pages)>,
     dir: PathBuf,
     stop: AtomicBool,
     end: AtomicBool,
@@ -432,7 +437,7 @@ impl Worker {
 }
 
 /// Where a message may be put: a buffer's pieces.
-fn receive_sges(region: &Mr, memory: &Memory, i: usize, rng: &mut Rng) -> (Vec<ibv_sge>, Pieces) {
+fn receive_sges(region: &Mr, memory: &Pages, i: usize, rng: &mut Rng) -> (Vec<ibv_sge>, Pieces) {
     let base = i * BUFFER;
     memory.part(base, BUFFER)[..4 * GUARD].fill(GUARD_BYTE);
     let mut pieces = Pieces::new();
@@ -456,8 +461,8 @@ fn receive_sges(region: &Mr, memory: &Memory, i: usize, rng: &mut Rng) -> (Vec<i
 
 impl Shared {
     fn new(pd: &Pd, rng: &mut Rng) -> Self {
-        let memory = Memory::new(SHARED * BUFFER);
-        let region = Mr::new(pd, &memory, 0, SHARED * BUFFER, LOCAL_WRITE);
+        let memory = Pages::new(SHARED * BUFFER);
+        let region = Mr::new(pd, &memory, 0, SHARED * BUFFER, LOCAL);
         let shared = Self {
             srq: Srq::new(pd, SHARED as u32),
             region,
@@ -473,7 +478,8 @@ impl Shared {
     fn post(&self, i: usize, rng: &mut Rng) {
         let seed = rng.u64(..1 << 24);
         let (sges, _) = receive_sges(&self.region, &self.memory, i, &mut Rng::with_seed(seed));
-        self.srq.post(RECEIVE | seed << 8 | i as u64, &sges);
+        let id = RECEIVE | seed << 8 | i as u64;
+        good("ibv_post_srq_recv", self.srq.recv(id, &sges));
     }
 
     fn pieces(&self, id: u64) -> (usize, Pieces) {
@@ -497,7 +503,7 @@ impl Shared {
 }
 
 /// Checks what was received: it fills the pieces one after the other.
-fn check_received(memory: &Memory, pieces: &Pieces, mut bytes: &[u8], what: &str) {
+fn check_received(memory: &Pages, pieces: &Pieces, mut bytes: &[u8], what: &str) {
     for (start, len) in pieces {
         let (now, rest) = bytes.split_at(bytes.len().min(*len));
         equal(memory.part(*start, now.len()), now, what);
@@ -520,10 +526,10 @@ struct Responder<'a> {
     completions: Completions,
     shared: Option<&'a Shared>,
     /// Buffers of its own, and what is posted of them.
-    own: Option<(Mr, Memory)>,
+    own: Option<(Mr, Pages)>,
     posted: VecDeque<(u64, usize, Pieces)>,
     _region: Mr,
-    memory: Memory,
+    memory: Pages,
     received: u64,
     /// Answers that have been posted, and of which completed.
     answers: u64,
@@ -548,12 +554,12 @@ fn respond(worker: &Worker, id: Id, hello: Hello) {
     });
     let whole = REGION + 2 * PAGE;
     let memory = match &file {
-        Some(file) => Memory::of_file(file, whole),
-        None => Memory::new(whole),
+        Some(file) => Pages::of_file(file, whole),
+        None => Pages::new(whole),
     };
     memory.part(0, PAGE).fill(GUARD_BYTE);
     memory.part(whole - PAGE, PAGE).fill(GUARD_BYTE);
-    let mut access = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC | FLUSH_GLOBAL;
+    let mut access = LOCAL | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC | FLUSH_GLOBAL;
     if file.is_some() {
         access |= FLUSH_PERSISTENT;
     }
@@ -562,18 +568,17 @@ fn respond(worker: &Worker, id: Id, hello: Hello) {
     let receives = if shared.is_some() { SHARED } else { RECEIVES };
     let completions = Completions::new(&mut rng, ANSWERS, receives);
     id.create_qp(&QpPlan {
-        pd: &worker.pd,
-        send_cq: &completions.send,
         recv_cq: completions.receive(),
         srq: shared.map(|shared| &shared.srq),
-        sends: ANSWERS,
-        receives: RECEIVES,
-        inline: 16,
-        all_signaled: false,
+        ..QpPlan::new(
+            &worker.pd,
+            &completions.send,
+            room_for(ANSWERS, RECEIVES, 16),
+        )
     });
     let own = shared.is_none().then(|| {
-        let memory = Memory::new(RECEIVES * BUFFER);
-        let region = Mr::new(&worker.pd, &memory, 0, RECEIVES * BUFFER, LOCAL_WRITE);
+        let memory = Pages::new(RECEIVES * BUFFER);
+        let region = Mr::new(&worker.pd, &memory, 0, RECEIVES * BUFFER, LOCAL);
         (region, memory)
     });
     let counter = worker.counter.as_ref().unwrap();
@@ -607,14 +612,14 @@ fn respond(worker: &Worker, id: Id, hello: Hello) {
             responder.post(i);
         }
     }
-    let agreement = Agreement {
+    let param = ConnParam {
         responder_resources: responder.rng.u8(1..17),
         initiator_depth: 1,
-        rnr_retry: 7,
-        private: as_bytes(&welcome),
+        private: as_bytes(&welcome).to_vec(),
+        ..ConnParam::default()
     };
     // Who asked may have gone already, which is told by an event.
-    responder.id.accept(agreement);
+    c!(rdma_accept(responder.id.0, &mut param.c()));
     responder.serve(&channel);
     drop(responder);
     if file.is_some() {
@@ -628,7 +633,7 @@ impl Responder<'_> {
         let (region, memory) = self.own.as_ref().unwrap();
         let (sges, pieces) = receive_sges(region, memory, i, &mut self.rng);
         let id = RECEIVE | i as u64;
-        assert_eq!(self.id.receive(id, &sges), 0);
+        assert_eq!(post_recvs(self.id.qp(), &[(id, sges)]), Ok(()));
         self.posted.push_back((id, i, pieces));
     }
 
@@ -645,7 +650,7 @@ impl Responder<'_> {
                 break;
             }
         }
-        self.id.disconnect();
+        self.id.hang_up();
         // What is under way ends, all of it.
         let end = Instant::now() + LIMIT;
         while self.answered < self.answers || !self.posted.is_empty() {
@@ -763,17 +768,9 @@ impl Responder<'_> {
             length: 8,
             lkey: 0,
         };
-        let answer = Request {
-            id: self.answers,
-            op: Op::Send(None),
-            sges: &[sge],
-            signaled: true,
-            fence: false,
-            solicited: self.rng.bool(),
-            inline: true,
-        };
-        let result = answer.post(&self.id, self.rng.bool());
-        assert_eq!(result, 0, "an answer is posted");
+        let answer = Wr::new(self.answers, Op::Send, vec![sge]).with(INLINE);
+        let answer = answer.set(SOLICITED, self.rng.bool());
+        answer.post(self.id.qp(), self.rng.bool());
         self.answers += 1;
     }
 }
@@ -811,7 +808,7 @@ struct Initiator<'a> {
     answers: Local,
     answer_pieces: VecDeque<Pieces>,
     /// What is in the region of the other side, once all has been done.
-    copy: Memory,
+    copy: Pages,
     remote: Ranges,
     flying: VecDeque<Flying>,
     /// Messages that have not been answered, with the range that they keep.
@@ -836,18 +833,18 @@ enum End {
 }
 
 /// Where a process listens, and which it is.
-fn target(dir: &Path, of: usize) -> Option<(u16, u32)> {
+fn target(dir: &Path, of: usize) -> Option<(SocketAddr, u32)> {
     let text = fs::read_to_string(dir.join(of.to_string())).ok()?;
     let mut words = text.split(' ').map(|word| word.trim().parse::<u32>());
     let (port, pid) = (words.next()?.ok()?, words.next()?.ok()?);
-    Some((port as u16, pid))
+    Some((SocketAddr::new(LOOPBACK.ip(), port as u16), pid))
 }
 
 /// One connection after the other to the same process, or what takes its place.
 fn initiate(worker: &Worker, of: usize, seed: u64) {
     let mut rng = Rng::with_seed(seed);
     while !worker.stop.load(Ordering::Relaxed) {
-        let Some((port, pid)) = target(&worker.dir, of) else {
+        let Some((address, pid)) = target(&worker.dir, of) else {
             thread::sleep(Duration::from_millis(5));
             continue;
         };
@@ -856,7 +853,7 @@ fn initiate(worker: &Worker, of: usize, seed: u64) {
             target: pid,
             from: std::process::id(),
         };
-        match session(worker, port, hello, rng.fork()) {
+        match session(worker, &address, hello, rng.fork()) {
             End::Well | End::Abrupt => {
                 worker.stats.sessions.fetch_add(1, Ordering::Relaxed);
             }
@@ -870,21 +867,19 @@ fn initiate(worker: &Worker, of: usize, seed: u64) {
     }
 }
 
-fn session(worker: &Worker, port: u16, hello: Hello, mut rng: Rng) -> End {
+fn session(worker: &Worker, address: &SocketAddr, hello: Hello, mut rng: Rng) -> End {
     let channel = Channel::new();
     let id = Id::new(&channel);
-    id.resolve(&channel, port);
+    id.resolve(&channel, address);
     let sends = rng.usize(4..40);
     let completions = Completions::new(&mut rng, sends, MESSAGES);
     id.create_qp(&QpPlan {
-        pd: &worker.pd,
-        send_cq: &completions.send,
         recv_cq: completions.receive(),
-        srq: None,
-        sends,
-        receives: MESSAGES,
-        inline: 128,
-        all_signaled: false,
+        ..QpPlan::new(
+            &worker.pd,
+            &completions.send,
+            room_for(sends, MESSAGES, 128),
+        )
     });
     let mut one = Initiator {
         worker,
@@ -903,7 +898,7 @@ fn session(worker: &Worker, port: u16, hello: Hello, mut rng: Rng) -> End {
         local: Local::new(&worker.pd),
         answers: Local::new(&worker.pd),
         answer_pieces: VecDeque::new(),
-        copy: Memory::new(REGION),
+        copy: Pages::new(REGION),
         remote: Ranges::default(),
         flying: VecDeque::new(),
         messages: VecDeque::new(),
@@ -929,20 +924,20 @@ impl Initiator<'_> {
         let pieces = self.answers.take(&mut self.rng, 8, 2);
         let pieces = pieces.expect("there is room for all");
         let sges = self.answers.sges(&pieces);
-        assert_eq!(self.id.receive(RECEIVE, &sges), 0);
+        assert_eq!(post_recvs(self.id.qp(), &[(RECEIVE, sges)]), Ok(()));
         self.answer_pieces.push_back(pieces);
     }
 
     fn run(&mut self, channel: &Channel) -> End {
-        let agreement = Agreement {
+        let param = ConnParam {
             responder_resources: 1,
             initiator_depth: self.rng.u8(1..17),
-            rnr_retry: 7,
-            private: as_bytes(&self.hello),
+            private: as_bytes(&self.hello).to_vec(),
+            ..ConnParam::default()
         };
-        assert_eq!(self.id.connect(agreement), 0);
+        self.id.connect(&param);
         let event = channel
-            .next(2 * LIMIT)
+            .get_within(2 * LIMIT)
             .expect("an answer to a request to connect");
         if event.kind != rdma_cm_event_type::RDMA_CM_EVENT_ESTABLISHED {
             return End::Refused;
@@ -968,7 +963,7 @@ impl Initiator<'_> {
         while !self.flying.is_empty() || !self.messages.is_empty() {
             if self.flying.back().is_some_and(|last| !last.signaled) {
                 let at = self.at(0);
-                self.post(Op::Write(at, None), vec![], None, Then::Nothing, true);
+                self.post(Op::Write(at), vec![], None, Then::Nothing, true);
             }
             self.progress();
             if self.failed {
@@ -1024,20 +1019,14 @@ impl Initiator<'_> {
             .count();
         let signaled = signaled || quiet + 1 >= self.sends / 2;
         let len: usize = local.iter().map(|(_, len)| len).sum();
-        let carries = matches!(op, Op::Send(_) | Op::Write(..));
+        let carries = op.carries();
         let inline = carries && len <= 128 && self.rng.bool();
-        let sges = self.local.sges(&local);
-        let request = Request {
-            id: self.next,
-            op,
-            sges: &sges,
-            signaled,
-            fence: self.rng.u8(..8) == 0,
-            solicited: self.rng.bool(),
-            inline,
-        };
-        let result = request.post(&self.id, self.rng.bool());
-        assert_eq!(result, 0, "{op:?}, {} before it", self.flying.len());
+        let request = Wr::new(self.next, op, self.local.sges(&local))
+            .set(SIGNALED, signaled)
+            .set(FENCE, self.rng.u8(..8) == 0)
+            .set(SOLICITED, self.rng.bool())
+            .set(INLINE, inline);
+        request.post(self.id.qp(), self.rng.bool());
         let local = if inline {
             // It was copied.
             for (start, len) in &local {
@@ -1107,7 +1096,7 @@ impl Initiator<'_> {
             None
         };
         let remote = (at, len);
-        let op = Op::Write(self.at(at), None);
+        let op = Op::Write(self.at(at));
         let kept = read.is_none().then_some(remote);
         self.post(op, pieces, kept, Then::Nothing, signaled && read.is_none());
         if let Some(pieces) = read {
@@ -1180,11 +1169,11 @@ impl Initiator<'_> {
         let at = self.rng.usize(..=REGION - len);
         // To persist takes a file system's time.
         let placement = if self.welcome.persistent != 0 && self.rng.u8(..8) == 0 {
-            [Placement::Persistent, Placement::Both][self.rng.usize(..2)]
+            [PERSISTENT, GLOBAL | PERSISTENT][self.rng.usize(..2)]
         } else {
-            Placement::Global
+            GLOBAL
         };
-        let op = Op::Flush(self.at(at), len, placement);
+        let op = Op::Flush(self.at(at), len, placement, false);
         self.post(op, Pieces::new(), None, Then::Nothing, signaled);
         true
     }
@@ -1204,7 +1193,7 @@ impl Initiator<'_> {
                 fill(&mut bytes, message.seed);
                 self.local.write(&pieces, &bytes);
                 let imm = (message.kind == Kind::SendImm).then(|| message.imm());
-                self.post(Op::Send(imm), pieces, None, Then::Nothing, signaled);
+                self.post(Op::send(imm), pieces, None, Then::Nothing, signaled);
                 None
             }
             Kind::WriteImm | Kind::WriteSend => {
@@ -1219,13 +1208,13 @@ impl Initiator<'_> {
                 self.local.write(&pieces, self.copy.part(at, len));
                 if message.kind == Kind::WriteImm {
                     self.local.give_back(&told);
-                    let op = Op::Write(self.at(at), Some((at / 8) as u32));
+                    let op = Op::WriteImm(self.at(at), (at / 8) as u32);
                     self.post(op, pieces, None, Then::Nothing, signaled);
                 } else {
-                    let op = Op::Write(self.at(at), None);
+                    let op = Op::Write(self.at(at));
                     self.post(op, pieces, None, Then::Nothing, false);
                     self.local.write(&told, &(at as u64).to_le_bytes());
-                    self.post(Op::Send(None), told, None, Then::Nothing, signaled);
+                    self.post(Op::Send, told, None, Then::Nothing, signaled);
                 }
                 // It stays as it is until it has been looked at.
                 Some((at, len))
@@ -1335,7 +1324,7 @@ impl Initiator<'_> {
 
     /// Ends the connection: whatever is under way completes.
     fn finish(&mut self, failing: bool) {
-        self.id.disconnect();
+        self.id.hang_up();
         self.failed = true;
         let end = Instant::now() + LIMIT;
         while self.flying.iter().any(|one| one.signaled) || !self.answer_pieces.is_empty() {
@@ -1383,9 +1372,9 @@ fn work(index: usize, seed: u64, dir: PathBuf) {
     let mut rng = Rng::with_seed(seed);
     device();
     let first_fds = descriptors();
-    let pd = Pd::new();
-    let counter = Memory::new(PAGE);
-    let access = LOCAL_WRITE | REMOTE_READ | REMOTE_ATOMIC;
+    let pd = Pd::new(device());
+    let counter = Pages::new(PAGE);
+    let access = LOCAL | REMOTE_READ | REMOTE_ATOMIC;
     let worker = Arc::new(Worker {
         shared: Some(Shared::new(&pd, &mut rng)),
         counter: Some((Mr::new(&pd, &counter, 0, PAGE, access), counter)),
@@ -1470,7 +1459,7 @@ fn work(index: usize, seed: u64, dir: PathBuf) {
 fn listen(worker: &Arc<Worker>, index: usize) {
     let channel = Channel::new();
     let id = Id::new(&channel);
-    let port = id.listen();
+    let port = id.listen().port();
     // Whoever reads it reads all of it.
     let name = worker.dir.join(index.to_string());
     let new = name.with_extension("new");
@@ -1478,7 +1467,7 @@ fn listen(worker: &Arc<Worker>, index: usize) {
     fs::rename(new, name).unwrap();
     let mut threads = vec![];
     while !worker.end.load(Ordering::Relaxed) {
-        let Some(event) = channel.next(Duration::from_millis(50)) else {
+        let Some(event) = channel.get_within(Duration::from_millis(50)) else {
             continue;
         };
         if event.kind != rdma_cm_event_type::RDMA_CM_EVENT_CONNECT_REQUEST {

@@ -31,7 +31,7 @@ fn has_ipv6() -> bool {
 
 #[test]
 fn a_channel_that_does_not_wait_says_that_there_is_nothing() {
-    let channel = Channel::new();
+    let channel = new_channel();
     set_nonblocking(channel.fd());
     let mut event = ptr::null_mut();
     let get = |event| c!(rdma_get_cm_event(channel.0, event));
@@ -44,7 +44,7 @@ fn a_channel_that_does_not_wait_says_that_there_is_nothing() {
 
 #[test]
 fn an_id_is_destroyed_when_its_events_are_acknowledged() {
-    let channel = Channel::new();
+    let channel = new_channel();
     let id = Id::new(&channel);
     good("rdma_resolve_addr", id.resolve_addr(&at([127, 0, 0, 1], 9)));
     let event = channel.take();
@@ -65,7 +65,7 @@ fn an_id_is_destroyed_when_its_events_are_acknowledged() {
 
 #[test]
 fn events_of_what_is_destroyed_are_gone() {
-    let channel = Channel::new();
+    let channel = new_channel();
     let id = Id::new(&channel);
     let other = Id::new(&channel);
     for one in [&id, &other] {
@@ -82,7 +82,7 @@ fn events_of_what_is_destroyed_are_gone() {
 #[test]
 fn destroying_while_others_get_events() {
     // Whoever gets an event has an id that lives until it is acknowledged, or no event.
-    let channel = Channel::new();
+    let channel = new_channel();
     set_nonblocking(channel.fd());
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -110,7 +110,7 @@ fn destroying_while_others_get_events() {
 
 #[test]
 fn queued_events_migrate_with_their_id() {
-    let (from, to) = (Channel::new(), Channel::new());
+    let (from, to) = (new_channel(), new_channel());
     let id = Id::new(&from);
     let stays = Id::new(&from);
     for one in [&id, &stays] {
@@ -165,7 +165,7 @@ fn events_have_names() {
 
 #[test]
 fn binding_to_addresses_of_this_host() {
-    let channel = Channel::new();
+    let channel = new_channel();
     let mut addresses = vec![LOOPBACK, ANY, at([127, 3, 4, 5], 0)];
     if has_ipv6() {
         addresses.extend([LOOPBACK6, ANY6]);
@@ -190,7 +190,7 @@ fn binding_to_addresses_of_this_host() {
 
 #[test]
 fn binding_to_an_address_that_is_not_of_this_host() {
-    let channel = Channel::new();
+    let channel = new_channel();
     // TEST-NET-1, RFC 5737, and the documentation prefix, RFC 3849.
     let mut addresses = vec![at([192, 0, 2, 1], 0), at([192, 0, 2, 1], 7777)];
     if has_ipv6() {
@@ -209,7 +209,7 @@ fn binding_to_an_address_that_is_not_of_this_host() {
 
 #[test]
 fn binding_to_a_port_that_is_bound() {
-    let channel = Channel::new();
+    let channel = new_channel();
     let first = Id::new(&channel);
     good("rdma_bind_addr", first.bind(&at([127, 0, 7, 2], 0)));
     let taken = first.local();
@@ -259,7 +259,7 @@ fn binding_to_a_port_that_is_bound() {
 
 #[test]
 fn two_ids_share_an_address_where_both_say_so() {
-    let channel = Channel::new();
+    let channel = new_channel();
     let set = |id: &Id, mut on: c_int| {
         // The level and the name of `RDMA_OPTION_ID_REUSEADDR`.
         c!(rdma_set_option(
@@ -313,7 +313,7 @@ fn a_port_of_ended_connections_is_bound_once() {
             let mut lines = table.lines();
             lines.any(|line| line[..20].contains(&local) && line.contains(TIME_WAIT))
         });
-        let channel = Channel::new();
+        let channel = new_channel();
         let first = Id::new(&channel);
         good("rdma_bind_addr", first.bind(&address));
         fails(
@@ -332,7 +332,7 @@ fn a_port_of_ended_connections_is_bound_once() {
 
 #[test]
 fn what_is_no_address_and_no_port_space_is_refused() {
-    let channel = Channel::new();
+    let channel = new_channel();
     let id = Id::new(&channel);
     let mut local = libc::sockaddr {
         sa_family: libc::AF_UNIX as u16,
@@ -358,7 +358,7 @@ fn what_is_no_address_and_no_port_space_is_refused() {
 fn a_port_can_be_had_again_at_once() {
     // A child that a test makes beside this one has the listening socket until it runs its program.
     alone(|| {
-        let channel = Channel::new();
+        let channel = new_channel();
         // Where nobody else takes it meanwhile.
         let mut address = at([127, 0, 7, 1], 0);
         for round in 0..20 {
@@ -385,7 +385,7 @@ fn a_port_can_be_had_again_at_once() {
 
 #[test]
 fn listening_without_an_address() {
-    let channel = Channel::new();
+    let channel = new_channel();
     let id = Id::new(&channel);
     good("rdma_listen", c!(rdma_listen(id.0, 1)));
     let port = id.local().port();
@@ -410,7 +410,7 @@ fn addresses_of_both_sides() {
         ]);
     }
     for (listen, ip) in listens {
-        let channel = Channel::new();
+        let channel = new_channel();
         let listener = Id::new(&channel);
         let port = listener.listen_at(&listen, 0).port();
         let client = begin(&at(ip, port), &Setup::default());
@@ -438,7 +438,7 @@ fn addresses_of_both_sides() {
 #[test]
 fn an_address_to_connect_from() {
     let listener = Listener::new();
-    let channel = Channel::new();
+    let channel = new_channel();
     let id = Id::new(&channel);
     let mut from = CAddress::new(&at([127, 5, 6, 7], 0));
     let mut to = CAddress::new(&listener.address);
@@ -459,7 +459,7 @@ fn an_address_to_connect_from() {
 
 #[test]
 fn steps_out_of_order_are_refused() {
-    let channel = Channel::new();
+    let channel = new_channel();
     let id = Id::new(&channel);
     let mut param = ConnParam::default().c();
     fails(
@@ -519,14 +519,14 @@ fn an_address_that_nothing_leads_to() {
             // Without an interface, a link-local address is of no use.
             "[fe80::1]:9".parse().unwrap()
         };
-        let channel = Channel::new();
+        let channel = new_channel();
         let id = Id::new(&channel);
         good("rdma_resolve_addr", id.resolve_addr(&to));
         let event = channel.expect(RDMA_CM_EVENT_ADDR_ERROR);
         assert!(event.status < 0, "the status is {}", event.status);
         if own {
             assert_eq!(event.status, -libc::ENETUNREACH);
-            let sync = Id::new_sync();
+            let sync = new_sync_id();
             fails(
                 "rdma_resolve_addr",
                 sync.resolve_addr(&to),
@@ -540,7 +540,7 @@ fn an_address_that_nothing_leads_to() {
 
 /// An address of this host that nobody listens at.
 fn nobody() -> SocketAddr {
-    let channel = Channel::new();
+    let channel = new_channel();
     let id = Id::new(&channel);
     good("rdma_bind_addr", id.bind(&LOOPBACK));
     id.local()
@@ -614,7 +614,7 @@ fn private_data_goes_both_ways() {
         let mut padded = ask.clone();
         padded.resize(56, 0);
         same("of the request", &request.private, &padded);
-        let server = End::new(Id(request.id), Channel::new(), &setup);
+        let server = End::new(Id(request.id), new_channel(), &setup);
         server.id.accept(&setup.server);
         let event = client.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
         let mut padded = answer.clone();
@@ -631,7 +631,7 @@ fn private_data_goes_both_ways() {
 #[test]
 fn too_much_private_data_is_refused() {
     let listener = Listener::new();
-    let channel = Channel::new();
+    let channel = new_channel();
     let id = Id::new(&channel);
     id.resolve(&channel, &listener.address);
     id.create_small_qp();
@@ -710,7 +710,7 @@ fn resources_are_agreed() {
             (most(client.1), most(client.0)),
             "{client:?} {server:?}: of the request"
         );
-        let answer = End::new(Id(request.id), Channel::new(), &setup);
+        let answer = End::new(Id(request.id), new_channel(), &setup);
         answer.id.accept(&setup.server);
         ask.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
         listener.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
@@ -725,7 +725,7 @@ fn resources_are_agreed() {
 #[test]
 fn more_resources_than_there_are_are_refused() {
     let listener = Listener::new();
-    let channel = Channel::new();
+    let channel = new_channel();
     let id = Id::new(&channel);
     id.resolve(&channel, &listener.address);
     id.create_small_qp();
@@ -742,7 +742,7 @@ fn more_resources_than_there_are_are_refused() {
 
 #[test]
 fn no_more_connections_wait_than_the_backlog() {
-    let channel = Channel::new();
+    let channel = new_channel();
     let listener = Id::new(&channel);
     let address = listener.listen_at(&LOOPBACK, 2);
     let waiting: Vec<End> = (0..2).map(|_| begin(&address, &Setup::default())).collect();
@@ -966,13 +966,13 @@ const STAGES: [Stage; 11] = [
 fn all_there_is() -> [usize; 7] {
     let kinds = ["cm_id", "qp", "cq", "mr", "pd", "srq"].map(|kind| count(kind) as usize);
     let [a, b, c, d, e, f] = kinds;
-    [a, b, c, d, e, f, open_fds()]
+    [a, b, c, d, e, f, descriptors()]
 }
 
 /// Brings a connection there, and destroys what it has.
 fn destroy_at(stage: Stage, server_first: bool) {
     let listener = Listener::new();
-    let channel = Channel::new();
+    let channel = new_channel();
     let mut client = Some(Id::new(&channel));
     let mut server = None;
     if let Some(client) = &client {
@@ -1089,7 +1089,7 @@ fn requests_that_nobody_takes_leave_nothing() {
 fn ids_without_a_channel_wait() {
     let (send, address) = std::sync::mpsc::channel();
     let server = std::thread::spawn(move || {
-        let listener = Id::new_sync();
+        let listener = new_sync_id();
         send.send(listener.listen_at(&LOOPBACK, 0)).unwrap();
         let mut id = ptr::null_mut();
         good(
@@ -1111,7 +1111,7 @@ fn ids_without_a_channel_wait() {
             "RDMA_CM_EVENT_DISCONNECTED"
         );
     });
-    let client = Id::new_sync();
+    let client = new_sync_id();
     good(
         "rdma_resolve_addr",
         client.resolve_addr(&address.recv().unwrap()),
@@ -1134,7 +1134,7 @@ fn ids_without_a_channel_wait() {
 #[test]
 fn an_id_without_a_channel_says_that_it_is_refused() {
     let address = nobody();
-    let client = Id::new_sync();
+    let client = new_sync_id();
     good("rdma_resolve_addr", client.resolve_addr(&address));
     good("rdma_resolve_route", c!(rdma_resolve_route(client.0, 1000)));
     client.create_small_qp();
@@ -1277,7 +1277,7 @@ fn a_thousand_connections() {
         let before = settled();
         {
             let listener = Listener::new();
-            let channel = Channel::new();
+            let channel = new_channel();
             let context = {
                 let id = Id::new(&channel);
                 id.resolve(&channel, &listener.address);

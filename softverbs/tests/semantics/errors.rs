@@ -113,7 +113,7 @@ fn a_local_key_that_is_none() {
 #[test]
 fn a_remote_key_is_no_local_one() {
     fails_at_home(|_, from, to| {
-        let rkey = c!((*from.mr).rkey);
+        let rkey = from.mr().rkey();
         Wr::new(1, Op::Write(to.at(0)), with_key(from.sge(0, 8), rkey))
     });
 }
@@ -125,7 +125,7 @@ fn local_memory_beyond_its_bounds() {
     fails_at_home(|_, from, to| Wr::new(1, Op::Read(to.at(0)), vec![from.sge(4096, 1)]));
     fails_at_home(|_, from, to| {
         let before = ibv_sge {
-            addr: from.addr as u64 - 1,
+            addr: from.addr() - 1,
             ..from.sge(0, 8)
         };
         Wr::new(1, Op::Write(to.at(0)), vec![before])
@@ -179,7 +179,7 @@ fn a_receive_into_memory_that_is_none() {
 #[test]
 fn a_remote_key_that_is_none() {
     let bad = |to: &Memory| At {
-        rkey: c!((*to.mr).rkey) ^ 0x100,
+        rkey: to.mr().rkey() ^ 0x100,
         ..to.at(0)
     };
     refused(
@@ -221,7 +221,7 @@ fn a_local_key_is_no_remote_one() {
     refused(
         |_, from, to| {
             let at = At {
-                rkey: c!((*to.mr).lkey),
+                rkey: to.mr().lkey(),
                 ..to.at(0)
             };
             Wr::new(1, Op::Write(at), vec![from.sge(0, 8)])
@@ -243,7 +243,7 @@ fn a_remote_key_of_another_domain() {
 #[test]
 fn remote_memory_beyond_its_bounds() {
     let before = |to: &Memory| At {
-        addr: to.addr as u64 - 1,
+        addr: to.addr() - 1,
         ..to.at(0)
     };
     refused(
@@ -593,7 +593,7 @@ fn a_full_shared_receive_queue_takes_no_more() {
 
 #[test]
 fn nothing_can_be_posted_before_there_is_a_queue_to() {
-    let channel = Channel::new();
+    let channel = new_channel();
     let id = Id::new(&channel);
     let listener = Listener::new();
     id.resolve(&channel, &listener.address);
@@ -820,7 +820,7 @@ fn what_is_in_use_is_not_destroyed() {
 
 #[test]
 fn the_domain_of_a_region_is_in_use() {
-    let channel = Channel::new();
+    let channel = new_channel();
     let id = Id::new(&channel);
     good("rdma_bind_addr", id.bind(&LOOPBACK));
     let pd = Pd::new(c!((*id.0).verbs));

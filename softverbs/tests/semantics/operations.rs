@@ -7,7 +7,6 @@ use softverbs::exports::memory::{ibv_dereg_mr, ibv_reg_mr};
 use softverbs::exports::qp::ibv_qp_to_qp_ex;
 use std::fs::{self, File};
 use std::io::Read;
-use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -352,7 +351,7 @@ fn an_iwarp_device_has_no_atomics() {
         }
         // Nor is a queue pair made for them, or for other operations that the device lacks.
         for ops in [1 << 5, 1 << 6, WITH_FLUSH, WITH_ATOMIC_WRITE] {
-            let channel = Channel::new();
+            let channel = new_channel();
             let id = Id::new(&channel);
             good("rdma_bind_addr", id.bind(&LOOPBACK));
             let cq = Cq::new(c!((*id.0).verbs), 4, None);
@@ -494,7 +493,7 @@ fn atomics_of_many_are_added_up() {
         .iter()
         .map(|(_, server)| server.memory(8, ALL))
         .collect();
-    let word = targets[0].addr;
+    let word = targets[0].ptr();
     let access = ALL as i32;
     let mrs: Vec<Shared<*mut ibv_mr>> = pairs
         .iter()
@@ -530,7 +529,7 @@ fn an_atomic_write_is_seen_as_a_whole() {
     let target = pair.server.memory(64, ALL);
     for how in BOTH {
         target.fill(0);
-        let word = Shared(target.addr.wrapping_add(8).cast::<u64>());
+        let word = Shared(target.ptr().wrapping_add(8).cast::<u64>());
         let looking = std::thread::spawn(move || {
             let end = std::time::Instant::now() + LIMIT;
             loop {
@@ -623,7 +622,7 @@ fn a_persistent_flush_outlasts_the_target() {
         tell(listener.address.port());
         let server = listener.accept(&Setup::default());
         let access = LOCAL | REMOTE_WRITE | FLUSH_GLOBAL | FLUSH_PERSISTENT;
-        let memory = Memory::map(server.pd.0, FILE_LEN, access, file.as_raw_fd());
+        let memory = Memory::of(&server.pd, Pages::of_file(&file, FILE_LEN), access);
         let At { addr, rkey } = memory.at(0);
         tell(format!("{addr} {rkey}"));
         wait_to_go_on();
@@ -674,12 +673,8 @@ fn a_persistent_flush_of_a_part_of_a_file() {
     let pair = Pair::new();
     let scratch = Scratch::new("part", 1 << 20);
     let access = LOCAL | REMOTE_WRITE | FLUSH_PERSISTENT;
-    let target = Memory::map(
-        pair.server.pd.0,
-        1 << 20,
-        access,
-        scratch.open().as_raw_fd(),
-    );
+    let pages = Pages::of_file(&scratch.open(), 1 << 20);
+    let target = Memory::of(&pair.server.pd, pages, access);
     let from = pair.client.memory(300_000, LOCAL);
     let data = pattern(3, 300_000);
     from.write(0, &data);
@@ -830,7 +825,7 @@ fn other_calls_go_on_while_requests_are_being_put_together() {
         let recv = Shared(&recv);
         good(
             "ibv_post_srq_recv",
-            client.srq.as_ref().unwrap().recv(9, &mut recv.0.0.to_vec()),
+            client.srq.as_ref().unwrap().recv(9, recv.0.0),
         );
         assert!(client.send_cq.is_empty());
         client.send_cq.arm(false);

@@ -68,7 +68,7 @@ fn one_sided_operations_need_nothing_of_the_target() {
     let pair = Pair::new();
     let to = pair.server.memory(64, ALL);
     let from = pair.client.memory(64, LOCAL);
-    let word = c!(AtomicU64::from_ptr(to.addr.cast()));
+    let word = c!(AtomicU64::from_ptr(to.ptr().cast()));
     for i in 1..=100u64 {
         from.write(0, &i.to_ne_bytes());
         pair.client
@@ -280,7 +280,7 @@ fn nothing_is_received_after_deregistering() {
         pair.server.recv(1, vec![to.sge(0, LEN)]);
         pair.client
             .post(Wr::new(2, Op::Send, vec![from.sge(0, LEN)]));
-        let word = c!(AtomicU64::from_ptr(to.addr.add(round << 17).cast()));
+        let word = c!(AtomicU64::from_ptr(to.ptr().add(round << 17).cast()));
         until("the message is coming", || {
             word.load(Ordering::Acquire) != 0
         });
@@ -321,7 +321,7 @@ fn what_is_read_is_right_or_refused_while_it_is_deregistered() {
             })
             .collect();
         let word = c!(AtomicU64::from_ptr(
-            to.addr.add(round * LEN / 2 / 8 * 8).cast()
+            to.ptr().add(round * LEN / 2 / 8 * 8).cast()
         ));
         pair.client.post_by(Interface::List, &all);
         until("the data is coming", || word.load(Ordering::Acquire) != 0);
@@ -368,7 +368,7 @@ fn what_is_sent_is_right_or_does_not_come_while_it_is_deregistered() {
             ]
         };
         pair.client.post_by(Interface::List, &wrs);
-        let word = c!(AtomicU64::from_ptr(to.addr.add(round << 20).cast()));
+        let word = c!(AtomicU64::from_ptr(to.ptr().add(round << 20).cast()));
         until("the data is coming", || word.load(Ordering::Acquire) != 0);
         from.deregister();
         from.fill(0);
@@ -414,9 +414,9 @@ fn registering_anew_moves_the_writes() {
         until("the writes are on their way", || to.word(0) != 0);
         // Away from where it was: to write there is beyond the bounds from now on.
         let translation = ibv_rereg_mr_flags::IBV_REREG_MR_CHANGE_TRANSLATION.0 as i32;
-        let place = other.addr.cast();
+        let place = other.ptr().cast();
         let changed = c!(ibv_rereg_mr(
-            to.mr,
+            to.mr().0,
             translation,
             std::ptr::null_mut(),
             place,

@@ -156,7 +156,7 @@ fn a_child_can_destroy_what_its_parent_made() {
 #[test]
 fn a_child_keeps_nothing_of_its_parents_connections() {
     alone(|| {
-        let channel = Channel::new();
+        let channel = new_channel();
         let bound = Id::new(&channel);
         good("rdma_bind_addr", bound.bind(&LOOPBACK));
         let taken = bound.local();
@@ -274,7 +274,7 @@ fn what_was_acknowledged_before_an_end_has_arrived() {
     let listener = Listener::new();
     let mut part = Part::start(&listener.address.port().to_string());
     let request = Id(listener.channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id);
-    let server = End::new(request, Channel::new(), &Setup::default());
+    let server = End::new(request, new_channel(), &Setup::default());
     let to = server.memory(1 << 20, LOCAL);
     for id in 0..8 {
         server.recv(id, vec![to.sge(id as usize * 100_000, 100_000)]);
@@ -409,7 +409,7 @@ fn cm_event(channel: Shared<*mut rdma_event_channel>) -> (c_int, c_int) {
 #[test]
 fn signals_while_waiting_for_an_event_of_a_connection() {
     alone(|| {
-        let channel = Channel::new();
+        let channel = new_channel();
         let id = Id::new(&channel);
         let raw = Shared(channel.0);
         let wake = || {

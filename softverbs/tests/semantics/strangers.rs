@@ -194,13 +194,13 @@ fn who_goes_at_once_leaves_nothing() {
         let listener = Listener::new();
         is_well(&listener);
         until("what was is gone", || count("cm_id") == 1);
-        let before = open_fds();
+        let before = descriptors();
         for len in 0..300 {
             let mut stranger = Stranger::new(&listener.address);
             stranger.say(&request()[..len % request().len()]);
         }
         is_well(&listener);
-        until("the strangers are gone", || open_fds() <= before);
+        until("the strangers are gone", || descriptors() <= before);
     });
 }
 
