@@ -1,13 +1,13 @@
 /*
  * log.c -- the log: its thresholds, a function of the program's own, and the
  * default function, whose stderr is read through a pipe. What goes to syslog is
- * seen by defining the functions of syslog.h here: a program's symbols come
- * before those of the C library (it is linked with -rdynamic).
+ * seen by defining the functions of syslog.h: a program's symbols come before
+ * those of the C library (it is linked with -rdynamic).
  */
 #include "../common.h"
+#include "../syslog.h"
 #include <regex.h>
 #include <sys/syscall.h>
-#include <syslog.h>
 #include <time.h>
 
 /* ---- syslog ---- */
@@ -62,47 +62,11 @@ void closelog(void)
 		FAIL("atexit");
 }
 
-void vsyslog(int priority, const char *format, va_list args)
+static void syslogged(int priority, const char *where, const char *line)
 {
-	static const char *const names[] = {
-		"emerg", "alert", "crit", "err", "warning", "notice", "info", "debug"
-	};
-	char line[2048], key[64];
-
-	vsnprintf(line, sizeof(line), format, args);
-	snprintf(key, sizeof(key), "syslog %s", names[LOG_PRI(priority)]);
 	if (LOG_FAC(priority) != 0 && (priority & LOG_FACMASK) != LOG_LOCAL7)
-		show(key, "facility %d", LOG_FAC(priority));
-	show_line(key, line, "");
-}
-
-void syslog(int priority, const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	vsyslog(priority, format, args);
-	va_end(args);
-}
-
-/* The names under which fortified libraries call the two. */
-void __vsyslog_chk(int priority, int flag, const char *format, va_list args);
-void __syslog_chk(int priority, int flag, const char *format, ...);
-
-void __vsyslog_chk(int priority, int flag, const char *format, va_list args)
-{
-	(void)flag;
-	vsyslog(priority, format, args);
-}
-
-void __syslog_chk(int priority, int flag, const char *format, ...)
-{
-	va_list args;
-
-	(void)flag;
-	va_start(args, format);
-	vsyslog(priority, format, args);
-	va_end(args);
+		show(where, "facility %d", LOG_FAC(priority));
+	show_line(where, line, "");
 }
 
 /* ---- stderr ---- */

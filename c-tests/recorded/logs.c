@@ -3,9 +3,9 @@
  * program's own, in syslog and on stderr. The rest of the wording is each library's own.
  */
 #include "recorded.h"
+#include "../syslog.h"
 
 #include <sys/mman.h>
-#include <syslog.h>
 
 static const char notice[] = "*NOTE*  ";
 
@@ -98,52 +98,11 @@ static void show_stderr(void)
 	}
 }
 
-/* ---- syslog, whose functions a library finds here first ---- */
-
-#pragma GCC visibility push(default)
-
-void vsyslog(int priority, const char *format, va_list args)
+static void syslogged(int priority, const char *where, const char *line)
 {
-	static const char *const names[] = {
-		"emerg", "alert", "crit", "err", "warning", "notice", "info", "debug",
-	};
-	char line[4096], where[32];
-
-	vsnprintf(line, sizeof(line), format, args);
-	snprintf(where, sizeof(where), "syslog %s", names[LOG_PRI(priority)]);
+	(void)priority;
 	show_line(where, line);
 }
-
-void syslog(int priority, const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	vsyslog(priority, format, args);
-	va_end(args);
-}
-
-/* The names under which fortified libraries call the two. */
-void __vsyslog_chk(int priority, int flag, const char *format, va_list args);
-void __syslog_chk(int priority, int flag, const char *format, ...);
-
-void __vsyslog_chk(int priority, int flag, const char *format, va_list args)
-{
-	(void)flag;
-	vsyslog(priority, format, args);
-}
-
-void __syslog_chk(int priority, int flag, const char *format, ...)
-{
-	va_list args;
-
-	(void)flag;
-	va_start(args, format);
-	vsyslog(priority, format, args);
-	va_end(args);
-}
-
-#pragma GCC visibility pop
 
 /* ---- the scenarios ---- */
 
