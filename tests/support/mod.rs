@@ -1,22 +1,33 @@
 //! What several of the test programs use.
 #![allow(dead_code, reason = "no test program uses all of it")]
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
+use std::{iter, mem};
 
 /// The checkout.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// An empty directory for one test.
+/// An empty directory for one test: another one than that of whoever runs the same test now.
 pub fn scratch(name: &str) -> PathBuf {
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let _ = fs::remove_dir_all(&dir);
-    fs::create_dir_all(&dir).unwrap();
-    dir
+    let place = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let names = iter::once(name.to_string()).chain((2..).map(|n| format!("{name}.{n}")));
+    for name in names {
+        let lock = File::create(place.join(format!("{name}.lock"))).unwrap();
+        if lock.try_lock().is_ok() {
+            // Held as long as this program runs, and not by those that it starts.
+            mem::forget(lock);
+            let dir = place.join(name);
+            let _ = fs::remove_dir_all(&dir);
+            fs::create_dir_all(&dir).unwrap();
+            return dir;
+        }
+    }
+    unreachable!("there is always another name");
 }
 
 /// Where the library in its release build lies, built here so that it is never a stale one.
