@@ -314,6 +314,12 @@ pub fn bytes(count: u64) -> String {
     }
 }
 
+/// An address that is asked for may be anything, and is nothing for a terminal to obey.
+fn shown(text: &str) -> String {
+    let sign = |sign: char| if sign.is_control() { '\u{fffd}' } else { sign };
+    text.chars().map(sign).collect()
+}
+
 /// Text that grows.
 struct Page(String);
 
@@ -325,7 +331,7 @@ impl Page {
     /// A name and its value.
     fn line(&mut self, name: &str, value: &str) {
         let indent = " ".repeat(2 + COLUMN);
-        let name = format!("  {name:<COLUMN$}");
+        let name = format!("  {:<COLUMN$}", shown(name));
         // A name that is too long for its column has a line to itself.
         let start = match name.len() > indent.len() {
             true => {
@@ -355,7 +361,7 @@ impl Page {
         for remedy in &finding.remedies {
             self.paragraph("    ", &format!("- {}", remedy.how));
             for command in &remedy.commands {
-                let _ = writeln!(self.0, "        {command}");
+                let _ = writeln!(self.0, "        {}", shown(command));
             }
         }
     }
@@ -370,7 +376,7 @@ impl Page {
             .subsequent_indent(others)
             .word_splitter(textwrap::WordSplitter::NoHyphenation)
             .break_words(false);
-        for line in textwrap::wrap(text, options) {
+        for line in textwrap::wrap(&shown(text), options) {
             let _ = writeln!(self.0, "{}", line.trim_end());
         }
     }
