@@ -5,8 +5,10 @@
 #   make demo          install what it needs and show the library at work
 #   make install       install library, softverbs, header, manual, pkg-config and CMake files
 #   make uninstall     remove them
+#   make deb           build Debian packages of them for this distribution: target/deb/*.deb
 #   make header        generate include/librpma.h from the sources
 #   make man           generate the manual pages in man/ from the sources
+#   make copyright     generate debian/copyright from what is linked in
 #   make bench         measure what an operation costs and how fast softverbs is, and write
 #                      docs/cost.md and docs/speed.md
 #   make mutants       put faults into the library and show that the tests find them
@@ -26,7 +28,7 @@ BUILT   := $(CARGO_TARGET_DIR)/release
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml | head -n 1)
 CMAKE   := $(LIBDIR)/cmake/librpma
 
-.PHONY: build test demo install uninstall header man bench mutants proof debian13 clean
+.PHONY: build test demo install uninstall deb header man copyright bench mutants proof debian13 clean
 .DELETE_ON_ERROR:
 
 build:
@@ -44,12 +46,18 @@ test:
 demo:
 	scripts/demo
 
+deb:
+	scripts/deb
+
 header:
 	RPMA_UPDATE_HEADER=1 cargo test --locked --test header is_generated
 
 man:
 	scripts/install-deps build check
 	RPMA_UPDATE_MAN=1 cargo test --locked --test manual is_generated
+
+copyright:
+	RPMA_UPDATE_COPYRIGHT=1 cargo test --locked --test packages copyright_is_generated
 
 bench:
 	scripts/bench

@@ -1,0 +1,526 @@
+//! The Debian packages, built, looked at, and installed into a fresh root of this distribution:
+//! over the original, beside programs that need it, and away again.
+
+mod support;
+
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+use support::{root, run, scratch};
+
+const PACKAGES: [&str; 3] = ["librpma0-rs", "librpma-rs-dev", "softverbs"];
+/// The members of the workspace whose code is in them.
+const MEMBERS: [&str; 2] = ["librpma", "softverbs"];
+/// How long one step in the root may take; apt is what takes long.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// The directory with the packages, built once.
+fn packages() -> &'static Path {
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    DIR.get_or_init(|| {
+        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+        run(Command::new(root().join("scripts/deb")).env("CARGO_TARGET_DIR", target));
+        target.join("deb")
+    })
+}
+
+fn file(package: &str) -> String {
+    format!("{package}_{}_amd64.deb", env!("CARGO_PKG_VERSION"))
+}
+
+// ---- what they are ----
+
+#[test]
+fn there_is_each_package_of_this_version() {
+    let found = fs::read_dir(packages()).unwrap();
+    let mut found: Vec<_> = found
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.ends_with(".deb"))
+        .collect();
+    found.sort();
+    let symbols = ["librpma0-rs", "softverbs"].map(|package| format!("{package}-dbgsym"));
+    let mut expected: Vec<_> = PACKAGES.map(file).to_vec();
+    expected.extend(symbols.iter().map(|package| file(package)));
+    expected.sort();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn lintian_has_nothing_to_say() {
+    let mut lintian = Command::new("lintian");
+    lintian
+        .args(["--allow-root", "--tag-display-limit=0"])
+        .args(["--fail-on=error,warning", "--display-level=>=warning"])
+        .args(PACKAGES.map(|package| packages().join(file(package))));
+    let (said, _) = run(&mut lintian);
+    assert_eq!(said, "");
+}
+
+/// A debugger finds the lines of the sources in the package of symbols, and no path of this machine.
+#[test]
+fn symbols_are_apart_and_complete() {
+    let dir = scratch("packages-symbols");
+    for package in ["librpma0-rs", "librpma0-rs-dbgsym"] {
+        let deb = packages().join(file(package));
+        run(Command::new("dpkg-deb").arg("-x").arg(deb).arg(&dir));
+    }
+    let library = dir.join("usr/lib/x86_64-linux-gnu/librpma.so.0");
+    let (sections, _) = run(Command::new("readelf").arg("-SW").arg(&library));
+    assert!(!sections.contains(".debug_"), "{sections}");
+    let (notes, _) = run(Command::new("readelf").arg("-n").arg(&library));
+    let id = notes
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("Build ID: "))
+        .unwrap_or_else(|| panic!("no build id: {notes}"));
+    let symbols = dir.join(format!(
+        "usr/lib/debug/.build-id/{}/{}.debug",
+        &id[..2],
+        &id[2..]
+    ));
+    let (names, _) = run(Command::new("nm").arg("--dynamic").arg(&library));
+    let address = names
+        .lines()
+        .find_map(|line| line.strip_suffix(" T rpma_peer_new@@LIBRPMA_1.0"))
+        .unwrap_or_else(|| panic!("no rpma_peer_new: {names}"));
+    let (line, _) = run(Command::new("addr2line")
+        .arg("-e")
+        .arg(symbols)
+        .arg(address));
+    assert!(line.starts_with("/usr/src/librpma/src/api/"), "{line}");
+}
+
+// ---- licences ----
+
+/// debian/copyright, from LICENSE and from what cargo knows of the crates that are linked in.
+fn copyright() -> String {
+    let licence = fs::read_to_string(root().join("LICENSE")).unwrap();
+    let holder = licence
+        .lines()
+        .find_map(|line| line.strip_prefix("Copyright (c) "));
+    let terms = licence.split_once("Redistribution").unwrap().1;
+    let mut text = format!(
+        "\
+Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
+Upstream-Name: librpma
+Comment:
+ Of vendor/ are the crates that are linked into the libraries and programs, under
+ the names that \"cargo vendor --versioned-dirs\" gives them; the sources do not
+ have them, cargo downloads them from crates.io. Where one is offered under
+ several licences, Apache-2.0 among them, that one is taken. This file is
+ generated: make copyright.
+
+Files: *
+Copyright: {}
+License: BSD-3-Clause
+{}
+Files: vendor/std/*
+Copyright: The Rust Project Developers
+License: Apache-2.0
+Comment:
+ Rust's standard library, as it comes with the toolchain that builds the
+ packages; offered under MIT OR Apache-2.0, as is what it is made of.
+",
+        holder.unwrap(),
+        field(&format!("Redistribution{terms}")),
+    );
+    for crate_ in linked_crates() {
+        text += &crate_.paragraph();
+    }
+    text += "
+License: Apache-2.0
+ On Debian systems the full text of the Apache License, Version 2.0, is in
+ /usr/share/common-licenses/Apache-2.0.
+";
+    text
+}
+
+/// A text as the lines that continue a field.
+fn field(text: &str) -> String {
+    let mut lines = String::new();
+    for line in text.trim_end().lines().map(str::trim_end) {
+        let line = if line.is_empty() { "." } else { line };
+        let _ = writeln!(lines, " {line}");
+    }
+    lines
+}
+
+struct Crate {
+    name: String,
+    version: String,
+    /// As an SPDX expression, where there is one.
+    licence: Option<String>,
+    authors: Vec<String>,
+    /// The names and texts of its licences, notices and the like.
+    texts: BTreeMap<String, String>,
+}
+
+impl Crate {
+    fn paragraph(&self) -> String {
+        let mut text = format!(
+            "\nFiles: vendor/{}-{}/*\nCopyright:{}",
+            self.name,
+            self.version,
+            field(&self.holders().join("\n"))
+        );
+        let licence = self.licence.as_deref().unwrap_or("own");
+        if self.is_apache() {
+            let _ = writeln!(
+                text,
+                "License: Apache-2.0\nComment: Offered under {licence}."
+            );
+            return text;
+        }
+        let texts: Vec<_> = self.texts.values().map(|text| text.trim()).collect();
+        assert!(
+            !texts.is_empty(),
+            "{} has no text of its licence",
+            self.name
+        );
+        let _ = write!(
+            text,
+            "License: {}-{}\n{}",
+            self.name,
+            licence.replace(' ', "-"),
+            field(&texts.join("\n\n"))
+        );
+        text
+    }
+
+    /// Whether Apache-2.0, whose text every Debian system has, is one that may be chosen.
+    fn is_apache(&self) -> bool {
+        let licence = self.licence.as_deref().unwrap_or_default();
+        let offered = licence.split(" OR ").flat_map(|part| part.split('/'));
+        let chosen =
+            !licence.contains(" AND ") && offered.into_iter().any(|one| one == "Apache-2.0");
+        assert!(
+            !chosen || !self.texts.keys().any(|name| name.starts_with("NOTICE")),
+            "{}: Apache-2.0 wants its NOTICE to be passed on",
+            self.name
+        );
+        chosen
+    }
+
+    /// Who says in a licence's text that it is theirs, else the authors.
+    fn holders(&self) -> Vec<String> {
+        let lines = self.texts.values().flat_map(|text| text.lines());
+        let claims = lines.filter_map(|line| line.trim().strip_prefix("Copyright "));
+        let names = |claim: &&str| {
+            let rest = claim.trim_start_matches("(c) ");
+            rest.starts_with('2') && rest.contains(char::is_alphabetic)
+        };
+        let mut holders: Vec<_> = claims.filter(names).map(String::from).collect();
+        holders.sort();
+        holders.dedup();
+        if holders.is_empty() {
+            holders = self.authors.clone();
+        }
+        if holders.is_empty() {
+            holders.push(format!("The authors of {}", self.name));
+        }
+        holders
+    }
+}
+
+/// The crates whose code is in the packages, by name: not those that only build or test.
+fn linked_crates() -> Vec<Crate> {
+    let cargo = || {
+        let mut command = Command::new(env!("CARGO"));
+        command.current_dir(root());
+        command
+    };
+    let (metadata, _) = run(cargo().args(["metadata", "--locked", "--format-version", "1"]));
+    let metadata: Value = serde_json::from_str(&metadata).unwrap();
+    let known = metadata["packages"].as_array().unwrap();
+
+    let (tree, _) = run(cargo()
+        .args(["tree", "--locked", "--target", "x86_64-unknown-linux-gnu"])
+        .args(["--edges", "normal,no-proc-macro", "--no-dedupe"])
+        .args(["--prefix", "none", "--format", "{p}"])
+        .args(MEMBERS.iter().flat_map(|member| ["--package", member])));
+    let mut linked: Vec<_> = tree
+        .lines()
+        .filter(|line| !line.is_empty() && !line.contains('/'))
+        .collect();
+    linked.sort_unstable();
+    linked.dedup();
+    linked
+        .into_iter()
+        .map(|line| {
+            let (name, version) = line.split_once(" v").unwrap();
+            let version = version.split(' ').next().unwrap();
+            let package = known
+                .iter()
+                .find(|package| package["name"] == name && package["version"] == version)
+                .unwrap_or_else(|| panic!("cargo metadata does not know {line}"));
+            let words = |value: &Value| Some(value.as_str()?.to_owned());
+            let dir = Path::new(package["manifest_path"].as_str().unwrap()).parent();
+            Crate {
+                name: name.into(),
+                version: version.into(),
+                licence: words(&package["license"]),
+                authors: package["authors"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .filter_map(words)
+                    .collect(),
+                texts: texts(dir.unwrap()),
+            }
+        })
+        .collect()
+}
+
+fn texts(dir: &Path) -> BTreeMap<String, String> {
+    let starts = ["LICEN", "COPY", "NOTICE", "UNLICENSE"];
+    let mut texts = BTreeMap::new();
+    for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
+        let name = entry.file_name().to_string_lossy().to_uppercase();
+        if starts.iter().any(|start| name.starts_with(start)) && entry.path().is_file() {
+            texts.insert(name, fs::read_to_string(entry.path()).unwrap());
+        }
+    }
+    texts
+}
+
+#[test]
+fn copyright_is_generated_from_what_is_linked() {
+    let file = root().join("debian/copyright");
+    let made = copyright();
+    if std::env::var_os("RPMA_UPDATE_COPYRIGHT").is_some() {
+        fs::write(&file, &made).unwrap();
+    }
+    let kept = fs::read_to_string(&file).unwrap_or_default();
+    assert!(
+        kept == made,
+        "debian/copyright is stale: run `make copyright`"
+    );
+}
+
+// ---- what becomes of a system ----
+
+/// A fresh root, in which commands are run one after the other.
+struct Clean {
+    child: Child,
+    stdin: ChildStdin,
+    lines: Receiver<String>,
+}
+
+const DONE: &str = "-- this step is done:";
+
+impl Clean {
+    /// A root that sees the packages and the C programs as /mnt.
+    fn new() -> Self {
+        let shared = scratch("packages-shared");
+        for package in PACKAGES {
+            fs::copy(packages().join(file(package)), shared.join(file(package))).unwrap();
+        }
+        run(Command::new("cp").arg("-r").args([
+            &root().join("c-tests/install"),
+            &root().join("examples"),
+            &shared,
+        ]));
+        let mut child = Command::new(root().join("scripts/clean-root"))
+            .arg(shared)
+            .arg("sh")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (sender, lines) = channel();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        let stdin = child.stdin.take().unwrap();
+        Self {
+            child,
+            stdin,
+            lines,
+        }
+    }
+
+    /// What the shell commands print; they must succeed.
+    #[track_caller]
+    fn run(&mut self, commands: &str) -> String {
+        let step = format!("(set -eu; {commands}\n) </dev/null 2>&1; echo \"\n{DONE} $?\"\n");
+        self.stdin.write_all(step.as_bytes()).unwrap();
+        let mut said = String::new();
+        loop {
+            let Ok(line) = self.lines.recv_timeout(LIMIT) else {
+                panic!("within {LIMIT:?} there is no end of: {commands}\n{said}");
+            };
+            if let Some(status) = line.strip_prefix(DONE) {
+                assert_eq!(status.trim(), "0", "status of: {commands}\n{said}");
+                return said.trim_end().to_owned() + "\n";
+            }
+            said += &line;
+            said.push('\n');
+        }
+    }
+
+    #[track_caller]
+    fn install(&mut self, packages: &[&str]) {
+        let files = packages
+            .iter()
+            .map(|package| match PACKAGES.contains(package) {
+                true => format!("/mnt/{}", file(package)),
+                false => (*package).to_owned(),
+            });
+        let files = files.collect::<Vec<_>>().join(" ");
+        self.run(&format!(
+            "apt-get install -qq -y --no-install-recommends {files}"
+        ));
+    }
+
+    /// Which package a program's librpma.so.0 is of.
+    #[track_caller]
+    fn library_of(&mut self, program: &str) -> String {
+        let said = self.run(&format!(
+            "dpkg -S $(realpath $(ldd {program} | sed -n 's/.*librpma.so.0 => \\([^ ]*\\).*/\\1/p'))"
+        ));
+        said.split(':').next().unwrap().to_owned()
+    }
+
+    /// All that is there, but what apt and dpkg know, caches that are made anew, and what adding a
+    /// group, as libibverbs does, leaves.
+    fn files(&mut self) -> Vec<String> {
+        let said = self.run(
+            "find / -xdev \\( -path /tmp -o -path /mnt -o -path /proc -o -path /dev -o -path /var/cache \
+             -o -path /run -o -path /var/lib/apt -o -path /var/lib/dpkg -o -path /var/log \\) -prune \
+             -o \\( ! -type d -o -empty \\) ! -path '/root/*' ! -path '/etc/*-' -printf '%p %y %l\\n' | sort",
+        );
+        said.lines().map(String::from).collect()
+    }
+
+    /// Writes to a file as persistent memory, in two processes over softverbs.
+    #[track_caller]
+    fn write_and_flush(&mut self, programs: &str) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        drop(listener);
+        let said = self.run(&format!(
+            "cd /tmp; rm -f pmem said; truncate -s 2M pmem; mkfifo said
+             softverbs run -- {programs}_server 127.0.0.1 {port} pmem >said &
+             exec 3<said
+             while read -r line <&3; do
+                 echo \"$line\"
+                 case $line in listening*) break ;; esac
+             done
+             LD_PRELOAD=libsoftverbs.so {programs}_client 127.0.0.1 {port} 'over softverbs'
+             cat <&3
+             wait $!"
+        ));
+        for line in ["written, and persistent", "now: \"over softverbs\""] {
+            assert!(said.contains(line), "expected '{line}': {said}");
+        }
+        let text = self.run("head -c 14 /tmp/pmem");
+        assert_eq!(text, "over softverbs\n");
+    }
+}
+
+impl Drop for Clean {
+    fn drop(&mut self) {
+        // The first process of its namespace ends it, with whatever still runs there.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn they_take_the_place_of_the_original_and_give_it_back() {
+    const PRINTED: &str = "1 Temporary error, try again, success\n";
+    let mut clean = Clean::new();
+    clean.run("apt-get update -qq");
+    let before = clean.files();
+
+    // Programs that were built with the original; one is a package that depends on it.
+    clean.install(&["librpma0", "librpma-dev", "libibverbs-dev", "librdmacm-dev"]);
+    clean.run(
+        "mkdir /root/old; cd /root/old
+         cc /mnt/install/program.c -o program -lrpma -libverbs
+         make -s -C /mnt/examples BUILD=$PWD $PWD/write_flush_pmem_server $PWD/write_flush_pmem_client
+         mkdir -p package/DEBIAN package/usr/bin debian
+         cp program package/usr/bin/of-a-package
+         : >debian/control
+         depends=$(dpkg-shlibdeps -O program | sed 's/^shlibs:Depends=/Depends: /')
+         printf '%s\\n' 'Package: user' 'Version: 1' 'Architecture: amd64' 'Maintainer: nobody' \
+             'Description: uses librpma' \"$depends\" >package/DEBIAN/control
+         grep -q 'librpma0 (>= ' package/DEBIAN/control || { cat package/DEBIAN/control; exit 1; }
+         dpkg-deb -b package user.deb",
+    );
+    clean.run("apt-get install -qq -y /root/old/user.deb");
+    assert_eq!(clean.library_of("/root/old/program"), "librpma0");
+    assert_eq!(clean.run("/root/old/program"), PRINTED);
+
+    // Over the original: they go on, with the new library.
+    clean.install(&["librpma0-rs", "softverbs"]);
+    for program in ["/root/old/program", "/usr/bin/of-a-package"] {
+        assert_eq!(clean.library_of(program), "librpma0-rs");
+        assert_eq!(clean.run(program), PRINTED);
+    }
+    let state = "dpkg-query -W -f '${db:Status-Abbrev}' user; apt-get check -qq";
+    assert_eq!(clean.run(state), "ii\n");
+    clean.write_and_flush("/root/old/write_flush_pmem");
+
+    // And new ones are built, with what the package depends on alone.
+    clean.run("apt-get purge -qq -y libibverbs-dev librdmacm-dev");
+    clean.install(&["librpma-rs-dev"]);
+    clean.run(
+        "mkdir -p /root/new/debian; cd /root/new; : >debian/control
+         cc /mnt/install/program.c -o shared $(pkg-config --cflags --libs librpma)
+         cc /mnt/install/program.c -o archive $(pkg-config --cflags --static --libs librpma | sed s/-lrpma/-l:librpma.a/)
+         cmake -S /mnt/install -B cmake && cmake --build cmake
+         cp -r /usr/share/doc/librpma-rs-dev/examples . && make -s -C examples
+         cmake -S examples -B examples-cmake && cmake --build examples-cmake",
+    );
+    for program in ["shared", "archive", "cmake/program"] {
+        assert_eq!(clean.run(&format!("/root/new/{program}")), PRINTED);
+    }
+    assert!(!clean.run("ldd /root/new/archive").contains("librpma"));
+    clean.write_and_flush("/root/new/examples/build/write_flush_pmem");
+    let depends = clean.run("cd /root/new; dpkg-shlibdeps -O shared");
+    let either = "librpma0-rs (>= 1.0) | librpma0 (>= 1.0)";
+    assert!(depends.contains(either), "expected {either}: {depends}");
+    let page = clean.run("man -w rpma_read rpma_send_with_imm librpma softverbs");
+    assert_eq!(page.lines().count(), 4, "{page}");
+    let version = clean.run("softverbs --version");
+    assert_eq!(
+        version,
+        format!("softverbs {}\n", env!("CARGO_PKG_VERSION"))
+    );
+
+    // Back to the original, which serves the new programs as well, and forth again.
+    clean.install(&["librpma0", "librpma-dev"]);
+    for program in ["/root/old/program", "/root/new/shared"] {
+        assert_eq!(clean.library_of(program), "librpma0");
+        assert_eq!(clean.run(program), PRINTED);
+    }
+    clean.install(&PACKAGES);
+    assert_eq!(clean.library_of("/root/new/shared"), "librpma0-rs");
+
+    // Nothing is left of them and of what came with them.
+    clean.run(&format!(
+        "apt-get purge -qq -y --autoremove user {}",
+        PACKAGES.join(" ")
+    ));
+    let after = clean.files();
+    let left: Vec<_> = after.iter().filter(|file| !before.contains(file)).collect();
+    let gone: Vec<_> = before.iter().filter(|file| !after.contains(file)).collect();
+    assert!(
+        left.is_empty() && gone.is_empty(),
+        "left: {left:?}, gone: {gone:?}"
+    );
+}
