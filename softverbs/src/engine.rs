@@ -87,9 +87,15 @@ fn running() -> io::Result<&'static Engine> {
     if let Some(engine) = unsafe { ENGINE.load(Ordering::Acquire).as_ref() } {
         return Ok(engine);
     }
-    let engine: &'static Engine = Box::leak(Box::new(Engine::new()?));
-    engine.run_in_thread()?;
-    ENGINE.store(std::ptr::from_ref(engine).cast_mut(), Ordering::Release);
+    let made = Box::into_raw(Box::new(Engine::new()?));
+    // SAFETY: it is never freed, but where it does not run.
+    let engine: &'static Engine = unsafe { &*made };
+    if let Err(error) = engine.run_in_thread() {
+        // SAFETY: nobody has it.
+        drop(unsafe { Box::from_raw(made) });
+        return Err(error);
+    }
+    ENGINE.store(made, Ordering::Release);
     Ok(engine)
 }
 

@@ -203,12 +203,13 @@ impl Cq {
             ring.armed = armed;
         }
         drop(ring);
-        // Who asks for an event will not poll until it comes.
-        let sources = lock(&self.sources);
-        for source in &sources.list {
+        // Who asks for an event will not poll until it comes. The list is not locked meanwhile: an
+        // endpoint may be locked by a thread that polls before it lets go of it.
+        let sources = lock(&self.sources).list.clone();
+        for source in &sources {
             source.end_lease();
         }
-        if sources.list.len() > ASKED_SINGLY {
+        if sources.len() > ASKED_SINGLY {
             engine::end_turns();
         }
     }

@@ -838,6 +838,26 @@ fn other_calls_go_on_while_requests_are_being_put_together() {
 }
 
 #[test]
+fn another_thread_asks_for_events_while_requests_are_being_put_together() {
+    let pair = Pair::new();
+    let client = Shared(&raw const pair.client);
+    soon("between start and complete", move || {
+        let client = c!(&*client.get());
+        let qp = c!(ibv_qp_to_qp_ex(client.qp()));
+        c!(ibv_wr_start(qp));
+        std::thread::scope(|scope| {
+            scope.spawn(|| client.send_cq.arm(false));
+            // Long enough for it to come to where it has to wait.
+            let end = Instant::now() + Duration::from_millis(50);
+            while Instant::now() < end {
+                assert!(client.send_cq.is_empty());
+            }
+            c!(ibv_wr_abort(qp));
+        });
+    });
+}
+
+#[test]
 fn receives_are_posted_while_requests_are_being_put_together() {
     let pair = Pair::new();
     for end in 0..2 {

@@ -547,3 +547,43 @@ fn run_c(name: &str, source: &str) {
 fn the_library_can_be_closed() {
     run_c("semantics-dlclose", include_str!("dlclose.c"));
 }
+
+#[test]
+fn a_device_without_a_thread_can_be_had_later() {
+    alone(|| {
+        let channel = new_channel();
+        // The allocator has taken what it needs for a call that fails.
+        let create = || {
+            let mut id = ptr::null_mut();
+            let ps = rdma_port_space::RDMA_PS_TCP;
+            let result = c!(rdma_create_id(channel.0, &mut id, ptr::null_mut(), ps));
+            (result, id)
+        };
+        let mut limit = c!(std::mem::zeroed::<libc::rlimit>());
+        let good_limit = |limit: &libc::rlimit| {
+            good("setrlimit", c!(libc::setrlimit(libc::RLIMIT_AS, limit)));
+        };
+        good(
+            "getrlimit",
+            c!(libc::getrlimit(libc::RLIMIT_AS, &mut limit)),
+        );
+        // Not enough for the stack of another thread.
+        let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+        let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
+        let tight = libc::rlimit {
+            rlim_cur: pages * 4096 + (256 << 10),
+            ..limit
+        };
+        let before = descriptors();
+        for _ in 0..10 {
+            good_limit(&tight);
+            let failed = create().0;
+            good_limit(&limit);
+            fails("rdma_create_id", failed, libc::EAGAIN);
+        }
+        assert_eq!(descriptors(), before, "descriptors, now and before");
+        let (result, id) = create();
+        good("rdma_create_id", result);
+        drop(Id(id));
+    });
+}

@@ -2,7 +2,7 @@
 //! other side is a bare socket, which also can do what no honest one does.
 
 use crate::common::*;
-use rdma_sys::{ibv_sge, ibv_wc_status};
+use rdma_sys::{ibv_qp_state, ibv_sge, ibv_wc_status};
 use softverbs::frames::{self, AtomicOp, Flags, FlushKind, Frame, Nak, Params, Private, Remote};
 use softverbs::frames::{HEADER, MAX_FIELDS, SEGMENT};
 use std::io::{ErrorKind, Read, Write};
@@ -734,6 +734,9 @@ fn memory_is_deregistered_though_its_reader_takes_nothing() {
                 (other, _) => panic!("{other:?}"),
             }
         }
+        // As after any request that is refused.
+        assert_eq!(connection.server.state(), ibv_qp_state::IBV_QPS_ERR);
+        assert_eq!(connection.next().0, Frame::Failed);
     }
 }
 

@@ -288,7 +288,7 @@ impl State {
                     Ok(hold) => hold,
                     // It was deregistered after the request had come.
                     Err(_) if part > 0 => {
-                        tx.responses[0] = Response::Nak(seq, Nak::AccessError);
+                        self.refuse_answer(seq);
                         return true;
                     }
                     Err(_) => {
@@ -472,6 +472,17 @@ impl State {
         true
     }
 
+    /// The memory of an answer has gone since the request came: that is refused, and nothing after
+    /// it is carried out.
+    fn refuse_answer(&mut self, seq: u32) {
+        self.tx.responses.clear();
+        let nak = Response::Nak(seq, Nak::AccessError);
+        self.tx.responses.push_back(nak);
+        if let Some(qp) = &mut self.qp {
+            qp.fail();
+        }
+    }
+
     /// Hands the gathered frames and the payload after them to the link.
     fn send(&mut self) -> Result<usize, ErrorKind> {
         let mut holds = std::mem::take(&mut self.tx.holds);
@@ -505,14 +516,15 @@ impl State {
             };
             if !held && let Some(bulk) = &mut self.tx.bulk {
                 holds.clear();
-                if let Source::Region { seq, .. } = bulk.source
-                    && !self.tx.tail.is_empty()
-                {
-                    let nak = Response::Nak(seq, Nak::AccessError);
-                    self.tx.responses.push_front(nak);
-                }
-                bulk.source = Source::Zeroes;
+                let source = std::mem::replace(&mut bulk.source, Source::Zeroes);
+                let was_last = !self.tx.tail.is_empty();
                 self.tx.tail.clear();
+                // One that is not the last is refused when the next is to be sent.
+                if let Source::Region { seq, .. } = source
+                    && was_last
+                {
+                    self.refuse_answer(seq);
+                }
             }
         }
         let tx = &self.tx;
