@@ -39,6 +39,7 @@ test:
 	scripts/install-deps
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace --document-private-items
 	scripts/debian13
 	cargo test --locked --no-fail-fast --package softverbs
 	cargo test --locked --no-fail-fast
