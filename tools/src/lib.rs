@@ -6,4 +6,5 @@
 pub mod cli;
 pub mod info;
 pub mod loaded;
+pub mod perf;
 pub mod rpma;

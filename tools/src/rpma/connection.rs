@@ -446,7 +446,7 @@ impl Connection {
                 from_offset,
                 len,
                 flags(signalled),
-                imm.to_be(),
+                imm,
                 as_pointer(context),
             )
         };
@@ -509,7 +509,7 @@ impl Connection {
                     check("rpma_send", code)
                 }
                 Some(imm) => {
-                    let (from, imm) = (from.raw(), imm.to_be());
+                    let from = from.raw();
                     let code =
                         sys::rpma_send_with_imm(self.raw, from, offset, len, flags, imm, context);
                     check("rpma_send_with_imm", code)

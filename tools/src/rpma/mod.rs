@@ -7,7 +7,7 @@ mod memory;
 pub mod sys;
 
 pub use connection::{
-    Completion, Connection, ConnectionConfig, Endpoint, Event, FlushType, Kind, Request,
+    Completion, Connection, ConnectionConfig, Endpoint, Event, FlushType, Kind, Request, readable,
 };
 pub use device::{Device, Peer};
 pub use log::take_warnings;

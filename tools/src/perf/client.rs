@@ -1,0 +1,457 @@
+//! The side that measures.
+
+use super::arguments::{self, Choice};
+use super::channel::{Channel, QUEUE, established};
+use super::measure::{self, Lane, Limit, Measurement, Method};
+use super::operation::Operation;
+use super::pattern::Checked;
+use super::protocol::{Answer, Ask, PROTOCOL, Plan, Purpose};
+use super::report::{self, FORMAT, Parameters, Run, Side};
+use super::{Failure, Stop, plot, table};
+use crate::rpma::{
+    self, Backing, ConnectionConfig, Device, Memory, Peer, PeerConfig, Region, Remote, Request,
+    Usage, sys,
+};
+use clap::ValueEnum as _;
+use indicatif::{ProgressBar, ProgressStyle};
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::fs::{self, File};
+use std::io::{self, IsTerminal as _, Write as _};
+use std::path::Path;
+use std::time::Duration;
+
+/// How long the server may take to answer.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// How long a server may be busy with others.
+const QUEUEING: Duration = Duration::from_secs(600);
+
+/// Measures what was asked for, and shows it.
+///
+/// # Errors
+/// If not all of it could be measured, or the contents are not as they should be. What was measured has
+/// been shown by then.
+pub fn run(arguments: &arguments::Client, stop: &Stop) -> Result<(), Failure> {
+    let outputs = Outputs::new(arguments)?;
+    let device = Device::remote(&arguments.address)?;
+    let peer = Peer::new(device)?;
+    let mut client = Client::new(arguments, device, peer, stop)?;
+    let plans = client.plans()?;
+    let show = Show::new(outputs.table, plans.len());
+    let method = method(arguments);
+    let mut outcome = Ok(());
+    for plan in &plans {
+        show.begin(plan);
+        match client.measure(plan, &method, stop, &show) {
+            Ok(()) => {}
+            // The figures stand, and so do those to come.
+            Err(failure @ Failure::Mismatch(_)) => outcome = outcome.and(Err(failure)),
+            Err(failure) => {
+                outcome = Err(failure);
+                break;
+            }
+        }
+    }
+    show.end();
+    client.run.complete = client.run.measurements.len() == plans.len()
+        && client.run.measurements.iter().all(|one| one.complete);
+    client.run.error = outcome.as_ref().err().map(ToString::to_string);
+    outputs.write(&client.run)?;
+    outcome
+}
+
+fn method(arguments: &arguments::Client) -> Method {
+    Method {
+        limit: match arguments.operations {
+            Some(operations) => Limit::Operations(operations),
+            None => Limit::Time(Duration::from_secs_f64(arguments.time)),
+        },
+        warm_up: Duration::from_secs_f64(arguments.warm_up),
+        rate: arguments.rate,
+        signal_every: arguments.signal_every,
+    }
+}
+
+/// Where results go to.
+struct Outputs<'a> {
+    json: Option<&'a Path>,
+    csv: Option<&'a Path>,
+    plot: Option<&'a plot::Target>,
+    /// Whether stdout is for the table.
+    table: bool,
+}
+
+const STDOUT: &str = "-";
+
+impl<'a> Outputs<'a> {
+    /// # Errors
+    /// If one of them can't be written to, before there is something to lose.
+    fn new(arguments: &'a arguments::Client) -> Result<Self, Failure> {
+        let (json, csv) = (arguments.json.as_deref(), arguments.csv.as_deref());
+        let plot = arguments.plot.as_ref();
+        let files = [json, csv, plot.map(plot::Target::file)];
+        for file in files.into_iter().flatten().filter(|file| *file != STDOUT) {
+            let opened = File::options().append(true).create(true).open(file);
+            opened.map_err(|error| named(file, &error))?;
+        }
+        let table = ![json, csv].contains(&Some(Path::new(STDOUT)));
+        Ok(Self {
+            json,
+            csv,
+            plot,
+            table,
+        })
+    }
+
+    fn write(&self, run: &Run) -> Result<(), Failure> {
+        for (file, text) in [
+            (self.json, Run::json as fn(&Run) -> String),
+            (self.csv, Run::csv),
+        ] {
+            match file {
+                None => {}
+                Some(file) if file == STDOUT => print(&text(run))?,
+                Some(file) => fs::write(file, text(run)).map_err(|error| named(file, &error))?,
+            }
+        }
+        if let Some(target) = self.plot.filter(|_| !run.measurements.is_empty()) {
+            plot::draw(target, &[("", run)])
+                .map_err(|why| Failure::System(io::Error::other(why)))?;
+        }
+        Ok(())
+    }
+}
+
+fn named(file: &Path, error: &io::Error) -> Failure {
+    Failure::System(io::Error::new(
+        error.kind(),
+        format!("{}: {error}", file.display()),
+    ))
+}
+
+/// Whoever does not read to the end has seen enough.
+fn print(text: &str) -> Result<(), Failure> {
+    let mut stdout = io::stdout();
+    match stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+    {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// What the user sees while it goes on: a bar on a terminal, else lines.
+struct Show {
+    bar: Option<ProgressBar>,
+    table: bool,
+    total: usize,
+    begun: std::cell::Cell<usize>,
+}
+
+/// Steps of the bar for each measurement.
+const STEPS: u64 = 1000;
+
+impl Show {
+    fn new(table: bool, total: usize) -> Self {
+        let bar = io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new(total as u64 * STEPS);
+            let style = "{bar:24} {percent:>3}% {eta:>4} left  {msg}";
+            bar.set_style(ProgressStyle::with_template(style).expect("a template"));
+            bar
+        });
+        Self {
+            bar,
+            table,
+            total,
+            begun: 0.into(),
+        }
+    }
+
+    fn begin(&self, plan: &Plan) {
+        self.begun.set(self.begun.get() + 1);
+        match &self.bar {
+            Some(bar) => bar.set_message(plan.to_string()),
+            None => {
+                let (number, total) = (self.begun.get(), self.total);
+                let _ = writeln!(io::stderr(), "rpma-perf: {number}/{total} {plan}");
+            }
+        }
+    }
+
+    fn progress(&self, part: f64) {
+        if let Some(bar) = &self.bar {
+            let before = self.begun.get().saturating_sub(1) as u64 * STEPS;
+            bar.set_position(before + (part.clamp(0.0, 1.0) * STEPS as f64) as u64);
+        }
+    }
+
+    fn result(&self, last: Option<Operation>, one: &report::Measurement) {
+        self.progress(1.0);
+        if !self.table {
+            return;
+        }
+        let mut text = String::new();
+        if last != Some(one.operation) {
+            if last.is_some() {
+                text.push('\n');
+            }
+            text.push_str(&table::head(one.operation));
+        }
+        text.push_str(&table::line(one));
+        let print = || _ = print(&text);
+        self.bar
+            .as_ref()
+            .map_or_else(print, |bar| bar.suspend(print));
+    }
+
+    fn end(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+struct Client<'a> {
+    arguments: &'a arguments::Client,
+    peer: Peer,
+    channel: Channel,
+    run: Run,
+}
+
+impl<'a> Client<'a> {
+    /// Finds the server, and learns what it is.
+    fn new(
+        arguments: &'a arguments::Client,
+        device: Device,
+        peer: Peer,
+        stop: &Stop,
+    ) -> Result<Self, Failure> {
+        let config = ConnectionConfig::new(QUEUE, QUEUE)?;
+        let request = Request::new(&peer, &arguments.address, &arguments.port, &config)?;
+        let purpose = Purpose::Control.encode();
+        let channel = Channel::new(&peer, request, &purpose, QUEUEING, stop);
+        let mut channel = channel.map_err(|failure| match failure {
+            Failure::Rejected => {
+                let (address, port) = (&arguments.address, &arguments.port);
+                Failure::Lost(format!(
+                    "no rpma-perf server listens at {address} port {port}"
+                ))
+            }
+            other => other,
+        })?;
+        channel.send(&Ask::Hello { protocol: PROTOCOL }, PATIENCE)?;
+        // It answers when it is done with those that came before.
+        let (server, persistent) = match channel.receive(QUEUEING, stop)? {
+            Answer::Welcome {
+                protocol: PROTOCOL,
+                persistent,
+                side,
+            } => (side, persistent),
+            other => return Err(unexpected(other)),
+        };
+        let mut seed = [0; 8];
+        getrandom(&mut seed[..], GetRandomFlags::empty()).map_err(io::Error::from)?;
+        let mut parameters = Parameters {
+            address: arguments.address.clone(),
+            port: arguments.port.clone(),
+            operations: vec![],
+            sizes_bytes: arguments.sizes.0.clone(),
+            depths: arguments.depths.0.clone(),
+            connections: arguments.connections.0.clone(),
+            seconds_each: None,
+            operations_each: None,
+            warm_up_seconds: arguments.warm_up,
+            completions_by: if arguments.events { "events" } else { "poll" }.into(),
+            rate_per_second: arguments.rate,
+            signal_every: arguments.signal_every,
+            check: arguments.check,
+            // Readers of JSON may take all numbers for floating point.
+            seed: u64::from_ne_bytes(seed) >> 11,
+            server_pmem: persistent,
+        };
+        parameters.set_limit(&method(arguments));
+        let run = Run {
+            format: FORMAT.into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            date: report::now(),
+            complete: false,
+            error: None,
+            client: Side::here(device),
+            server,
+            parameters,
+            clock_ns: measure::clock_cost().as_secs_f64() * 1e9,
+            measurements: vec![],
+        };
+        Ok(Self {
+            arguments,
+            peer,
+            channel,
+            run,
+        })
+    }
+
+    /// What is to be measured, in turn.
+    fn plans(&mut self) -> Result<Vec<Plan>, Failure> {
+        let pmem = self.run.parameters.server_pmem.is_some();
+        let chosen = &self.arguments.operation;
+        for operation in Operation::value_variants() {
+            let named = chosen.contains(&Choice::One(*operation));
+            if !named && !(chosen.contains(&Choice::All) && (pmem || !operation.is_persistent())) {
+                continue;
+            }
+            if operation.is_persistent() && !pmem {
+                let why = format!(
+                    "{operation} needs persistent memory of the server: see its option --pmem"
+                );
+                return Err(Failure::Refused(why));
+            }
+            self.run.parameters.operations.push(*operation);
+        }
+        let parameters = &self.run.parameters;
+        let mut plans = vec![];
+        for operation in parameters.operations.iter().copied() {
+            let sizes: &[u64] = match operation {
+                Operation::AtomicWrite => &[8],
+                _ => &parameters.sizes_bytes,
+            };
+            for connections in parameters.connections.iter().copied() {
+                for depth in parameters.depths.iter().copied() {
+                    plans.extend(sizes.iter().map(|size| Plan {
+                        operation,
+                        size: *size,
+                        depth,
+                        connections,
+                        events: self.arguments.events,
+                        check: parameters.check,
+                        seed: parameters.seed,
+                    }));
+                }
+            }
+        }
+        Ok(plans)
+    }
+
+    /// Makes one measurement. Where that fails, there may be a part of it all the same.
+    fn measure(
+        &mut self,
+        plan: &Plan,
+        method: &Method,
+        stop: &Stop,
+        show: &Show,
+    ) -> Result<(), Failure> {
+        let (token, remote, peer_config) = self.prepare(plan, stop)?;
+        let region = self.region(plan)?;
+        let lanes = self.connect(plan, token, &peer_config, stop)?;
+        let mut measurement = Measurement::new(plan, method, &region, &remote, lanes)?;
+        measurement.post_replies()?;
+        let mut outcome = measurement.run(stop, |part| show.progress(part));
+        let (mut sample, lanes) = measurement.end();
+        let complete = outcome.is_ok();
+        if matches!(outcome, Ok(()) | Err(Failure::Interrupted)) {
+            // All that was begun has completed, so that it can be said whether it is right.
+            let operations = lanes.iter().map(Lane::posted).collect();
+            match self.finish(operations) {
+                Ok(Answer::Finished {
+                    operations,
+                    mismatches,
+                    first,
+                }) => {
+                    sample.checked.add(Checked {
+                        operations,
+                        mismatches,
+                        first,
+                    });
+                }
+                Ok(other) => outcome = outcome.and(Err(unexpected(other))),
+                Err(failure) => outcome = outcome.and(Err(failure)),
+            }
+        }
+        if let (Ok(()), Some(first)) = (&outcome, &sample.checked.first) {
+            outcome = Err(Failure::Mismatch(format!("{plan}: {first}")));
+        }
+        if sample.operations > 0 {
+            let measured = report::Measurement::new(plan, &sample, complete);
+            show.result(
+                self.run.measurements.last().map(|last| last.operation),
+                &measured,
+            );
+            self.run.measurements.push(measured);
+        }
+        outcome
+    }
+
+    /// Has the server get ready.
+    fn prepare(&mut self, plan: &Plan, stop: &Stop) -> Result<(u64, Remote, PeerConfig), Failure> {
+        stop.check()?;
+        self.channel.send(&Ask::Prepare(*plan), PATIENCE)?;
+        // It has memory to fill.
+        match self.channel.receive(4 * PATIENCE, stop)? {
+            Answer::Ready {
+                token,
+                region,
+                peer_config,
+            } => {
+                let remote = Remote::new(&region)?;
+                if (remote.size() as u64) < plan.server_memory() {
+                    return Err(Failure::lost("it offers less memory than was asked for"));
+                }
+                Ok((token, remote, PeerConfig::from_descriptor(&peer_config)?))
+            }
+            other => Err(unexpected(other)),
+        }
+    }
+
+    fn region(&self, plan: &Plan) -> Result<Region, Failure> {
+        let size = measure::client_memory(plan);
+        let size = usize::try_from(size).map_err(io::Error::other)?;
+        let memory = Memory::new(size, Backing::Dram, 1)?;
+        let usage = sys::RPMA_MR_USAGE_READ_DST
+            | sys::RPMA_MR_USAGE_WRITE_SRC
+            | sys::RPMA_MR_USAGE_SEND
+            | sys::RPMA_MR_USAGE_RECV;
+        let region = Region::new(&self.peer, memory, Usage(usage))?;
+        rpma::take_warnings();
+        Ok(region)
+    }
+
+    /// Makes the connections to measure over.
+    fn connect(
+        &self,
+        plan: &Plan,
+        token: u64,
+        peer_config: &PeerConfig,
+        stop: &Stop,
+    ) -> Result<Vec<Lane>, Failure> {
+        let replies = if plan.operation == Operation::PingPong {
+            plan.depth
+        } else {
+            0
+        };
+        let config = ConnectionConfig::new(plan.depth * plan.operation.requests(), replies.max(1))?;
+        let purpose = Purpose::Data(token).encode();
+        let mut lanes = vec![];
+        for index in 0..plan.connections as usize {
+            let arguments = self.arguments;
+            let request = Request::new(&self.peer, &arguments.address, &arguments.port, &config)?;
+            let connection = request.connect(&purpose)?;
+            established(&connection, PATIENCE, stop)?;
+            connection.apply(peer_config)?;
+            lanes.push(Lane::new(connection, index, plan));
+        }
+        Ok(lanes)
+    }
+
+    /// Has the server say what it has got.
+    fn finish(&mut self, operations: Vec<u64>) -> Result<Answer, Failure> {
+        self.channel.send(&Ask::Finish { operations }, PATIENCE)?;
+        // Also when the user does not want to go on, who has asked for it.
+        self.channel.receive(4 * PATIENCE, &Stop::default())
+    }
+}
+
+fn unexpected(answer: Answer) -> Failure {
+    match answer {
+        Answer::Refused { why } => Failure::Refused(why),
+        other => Failure::Lost(format!("it answers something else: {other:?}")),
+    }
+}

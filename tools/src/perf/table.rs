@@ -1,0 +1,112 @@
+//! Results as tables for people.
+
+use super::operation::Operation;
+use super::report::{Measurement, Run};
+use std::fmt::Write as _;
+
+/// Three digits that count, no more: `1.23`, `12.3`, `123`, `1234`.
+#[must_use]
+pub fn number(value: f64) -> String {
+    match value {
+        _ if !value.is_finite() => "-".into(),
+        _ if value < 9.995 => format!("{value:.2}"),
+        _ if value < 99.95 => format!("{value:.1}"),
+        _ => format!("{value:.0}"),
+    }
+}
+
+/// With a prefix, so that it stays short: `12.3k`.
+#[must_use]
+pub fn short(value: f64) -> String {
+    match value {
+        _ if value < 9_995.0 => number(value),
+        _ if value < 999_500.0 => format!("{}k", number(value / 1e3)),
+        _ => format!("{}M", number(value / 1e6)),
+    }
+}
+
+/// As sizes are given: `4K`.
+#[must_use]
+pub fn size(bytes: u64) -> String {
+    for (unit, name) in [(1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")] {
+        if bytes >= unit && bytes.is_multiple_of(unit) {
+            return format!("{}{name}", bytes / unit);
+        }
+    }
+    bytes.to_string()
+}
+
+/// The head of an operation's table.
+#[must_use]
+pub fn head(operation: Operation) -> String {
+    format!(
+        "{operation}: latency in us, {}\n{:>5} {:>5} {:>5} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7} {:>8}\n",
+        operation.latency_of(),
+        "size",
+        "depth",
+        "conns",
+        "op/s",
+        "MB/s",
+        "mean",
+        "50%",
+        "99%",
+        "99.9%",
+        "99.99%",
+        "max",
+    )
+}
+
+/// The line of a measurement.
+#[must_use]
+pub fn line(one: &Measurement) -> String {
+    let us = |ns: f64| number(ns / 1e3);
+    let percentile = |name| us(one.percentile_ns(name) as f64);
+    let mut text = format!(
+        "{:>5} {:>5} {:>5} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7} {:>8}",
+        size(one.size_bytes),
+        one.depth,
+        one.connections,
+        short(one.operations_per_second),
+        number(one.bytes_per_second / 1e6),
+        us(one.latency.mean_ns),
+        percentile("50"),
+        percentile("99"),
+        percentile("99.9"),
+        percentile("99.99"),
+        us(one.latency.max_ns as f64),
+    );
+    if !one.complete {
+        text.push_str(" cut short");
+    }
+    if let Some(checked) = one
+        .checked
+        .as_ref()
+        .filter(|checked| checked.mismatches > 0)
+    {
+        let _ = write!(
+            text,
+            " {} of {} differ",
+            checked.mismatches, checked.operations
+        );
+    }
+    text.push('\n');
+    text
+}
+
+/// All of a run.
+#[must_use]
+pub fn table(run: &Run) -> String {
+    let mut text = String::new();
+    let mut last = None;
+    for one in &run.measurements {
+        if last != Some(one.operation) {
+            if last.is_some() {
+                text.push('\n');
+            }
+            text.push_str(&head(one.operation));
+            last = Some(one.operation);
+        }
+        text.push_str(&line(one));
+    }
+    text
+}
