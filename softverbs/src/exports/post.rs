@@ -102,7 +102,7 @@ unsafe fn post_one(batch: &mut Batch<'_>, wr: &ibv_send_wr) -> Result<(), i32> {
     if n > batch.max_sge() as usize {
         return Err(libc::EINVAL);
     }
-    let has = |flag: ibv_send_flags| wr.send_flags & flag.0 != 0;
+    let inline = wr.send_flags & ibv_send_flags::IBV_SEND_INLINE.0 != 0;
     let settings = Settings::get();
     // SAFETY: as the caller promises.
     unsafe {
@@ -150,7 +150,7 @@ unsafe fn post_one(batch: &mut Batch<'_>, wr: &ibv_send_wr) -> Result<(), i32> {
         };
         let (payload, len) = if matches!(op, Op::AtomicWrite { .. }) {
             (Payload::Memory(SgList::NONE), 8)
-        } else if has(ibv_send_flags::IBV_SEND_INLINE) && op.carries() {
+        } else if inline && op.carries() {
             let pieces = (0..n).map(|i| {
                 let sge = *wr.sg_list.add(i);
                 (sge.addr as *const u8, sge.length as usize)
@@ -164,17 +164,7 @@ unsafe fn post_one(batch: &mut Batch<'_>, wr: &ibv_send_wr) -> Result<(), i32> {
             }
             (Payload::Memory(sges), len as u32)
         };
-        batch.push(SendWqe {
-            wr_id: wr.wr_id,
-            op,
-            payload,
-            len,
-            signaled: has(ibv_send_flags::IBV_SEND_SIGNALED),
-            fence: has(ibv_send_flags::IBV_SEND_FENCE),
-            solicited: has(ibv_send_flags::IBV_SEND_SOLICITED),
-            outcome: None,
-            got: 0,
-        })
+        batch.push(SendWqe::new(wr.wr_id, wr.send_flags, op, payload, len))
     }
 }
 

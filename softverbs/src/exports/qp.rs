@@ -362,8 +362,10 @@ pub unsafe extern "C" fn ibv_modify_qp(
             return errno(Err(libc::EINVAL));
         }
         if (of.state, to) == (IBV_QPS_INIT, IBV_QPS_RTR) {
-            let addressed = has(ibv_qp_attr_mask::IBV_QP_DEST_QPN);
-            if !addressed || !is_peer(attr.dest_qp_num) {
+            if !has(ibv_qp_attr_mask::IBV_QP_DEST_QPN) {
+                return errno(Err(libc::EINVAL));
+            }
+            if !is_peer(attr.dest_qp_num) {
                 // No connection management has to do with that one.
                 return errno(Err(libc::EOPNOTSUPP));
             }

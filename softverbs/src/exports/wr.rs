@@ -117,7 +117,6 @@ unsafe fn add(qp: *mut ibv_qp_ex, op: Op) {
     // SAFETY: as above.
     unsafe {
         let (wr_id, flags) = ((*qp).wr_id, (*qp).wr_flags);
-        let has = |flag: ibv_send_flags| flags & flag.0 != 0;
         let len = if matches!(op, Op::AtomicWrite { .. }) {
             8
         } else {
@@ -125,17 +124,8 @@ unsafe fn add(qp: *mut ibv_qp_ex, op: Op) {
         };
         if let Some(batch) = batch(qp) {
             // What is wrong is told when the batch is complete.
-            let _ = batch.push(SendWqe {
-                wr_id,
-                op,
-                payload: Payload::Memory(SgList::NONE),
-                len,
-                signaled: has(ibv_send_flags::IBV_SEND_SIGNALED),
-                fence: has(ibv_send_flags::IBV_SEND_FENCE),
-                solicited: has(ibv_send_flags::IBV_SEND_SOLICITED),
-                outcome: None,
-                got: 0,
-            });
+            let payload = Payload::Memory(SgList::NONE);
+            let _ = batch.push(SendWqe::new(wr_id, flags, op, payload, len));
         }
     }
 }

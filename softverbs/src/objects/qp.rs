@@ -5,7 +5,8 @@ use super::memory::{Domain, Hold, Refusal};
 use super::srq::Srq;
 use crate::frames::{AtomicOp, FlushKind, Malformed, Remote};
 use rdma_sys::{
-    ibv_qp, ibv_qp_cap, ibv_qp_state, ibv_sge, ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status,
+    ibv_qp, ibv_qp_cap, ibv_qp_state, ibv_send_flags, ibv_sge, ibv_wc, ibv_wc_flags, ibv_wc_opcode,
+    ibv_wc_status,
 };
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -222,6 +223,24 @@ pub struct SendWqe {
     pub outcome: Option<ibv_wc_status::Type>,
     /// Of a read, how much has come.
     pub got: u32,
+}
+
+impl SendWqe {
+    /// One with these `IBV_SEND_*` flags, as it is posted.
+    pub fn new(wr_id: u64, flags: u32, op: Op, payload: Payload, len: u32) -> Self {
+        let has = |flag: ibv_send_flags| flags & flag.0 != 0;
+        SendWqe {
+            wr_id,
+            op,
+            payload,
+            len,
+            signaled: has(ibv_send_flags::IBV_SEND_SIGNALED),
+            fence: has(ibv_send_flags::IBV_SEND_FENCE),
+            solicited: has(ibv_send_flags::IBV_SEND_SOLICITED),
+            outcome: None,
+            got: 0,
+        }
+    }
 }
 
 /// The requests that have not completed, each with its number.

@@ -617,7 +617,7 @@ fn a_queue_pair_goes_only_where_it_may() {
         let mask = ibv_qp_attr_mask::IBV_QP_STATE.0 as i32;
         c!(ibv_modify_qp(qp, &mut attr, mask))
     };
-    // As the kernel lets its software device. To be ready to receive takes a connection.
+    // As the kernel lets its software device. To be ready to receive takes more than to say so.
     for (from, may) in [
         (IBV_QPS_RTS, &[IBV_QPS_RESET, IBV_QPS_RTS, IBV_QPS_ERR][..]),
         (IBV_QPS_ERR, &[IBV_QPS_RESET, IBV_QPS_ERR]),
@@ -627,6 +627,7 @@ fn a_queue_pair_goes_only_where_it_may() {
         for to in [
             IBV_QPS_RESET,
             IBV_QPS_INIT,
+            IBV_QPS_RTR,
             IBV_QPS_RTS,
             IBV_QPS_SQD,
             IBV_QPS_ERR,
