@@ -403,7 +403,7 @@ pub fn looks() -> u32 {
     engine().looks.load(Ordering::Relaxed)
 }
 
-/// Counts a turn by who asked only the link that was expected to have something.
+/// Counts a turn of who asked only the link that was expected to have something, or none.
 pub fn note_turn() {
     engine().turns.fetch_add(1, Ordering::Relaxed);
 }

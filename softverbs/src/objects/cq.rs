@@ -247,6 +247,8 @@ impl Cq {
             if taken == 0 && self.overrun.load(Ordering::Relaxed) {
                 return None;
             }
+        } else {
+            self.count_found();
         }
         Some(taken)
     }
@@ -265,6 +267,18 @@ impl Cq {
         }
         if n >= POLLS_OF_GRACE && n.is_multiple_of(POLLS_OF_TURN) {
             rustix::thread::sched_yield();
+        }
+    }
+
+    /// Polls that find something are polls as well: who goes on is left alone with its links.
+    fn count_found(&self) {
+        let sources = lock(&self.sources);
+        if sources.list.len() <= ASKED_SINGLY {
+            for source in &sources.list {
+                source.count_poll();
+            }
+        } else {
+            engine::note_turn();
         }
     }
 

@@ -103,8 +103,8 @@ pub struct Endpoint {
 /// Whether a program that polls has the link to itself.
 struct Lease {
     held: bool,
-    /// How often it has polled in vain without.
-    in_vain: u32,
+    /// How often it has polled without.
+    asked: u32,
     /// How often it has to, to get it.
     patience: u32,
     /// How often it had polled when that was last looked at, and how often that was.
@@ -116,7 +116,7 @@ impl Default for Lease {
     fn default() -> Self {
         Lease {
             held: false,
-            in_vain: 0,
+            asked: 0,
             patience: PATIENCE,
             polls: 0,
             looks: 0,
@@ -139,7 +139,7 @@ impl AckHeld {
 
 /// Who has polled so often in vain since something came is not about to answer it.
 pub const POLLS_OF_ANSWER: u32 = 64;
-/// How often it takes to poll in vain to be left alone, at first and at most.
+/// How often it takes to poll to be left alone, at first and at most.
 pub const PATIENCE: u32 = 64;
 pub const MOST_PATIENCE: u32 = 4096;
 /// Who has kept a lease for so many looks may have the next one as easily as the first.
@@ -281,24 +281,26 @@ impl Endpoint {
         came
     }
 
-    /// As [`Endpoint::try_progress`]. Who goes on polling in vain is left alone with the link, so
-    /// that the engine's thread is not woken for what is dealt with here.
+    /// As [`Endpoint::try_progress`]. Who goes on polling is left alone with the link, so that the
+    /// engine's thread is not woken for what is dealt with here.
     pub fn try_progress_alone(&self) -> bool {
         self.polls.fetch_add(1, Ordering::Relaxed);
         let Ok(mut state) = self.state.try_lock() else {
             return false;
         };
         let came = state.progress_polled(self);
-        if !came && !state.lease.held && state.link.is_some() {
-            state.lease.in_vain += 1;
-            if state.lease.in_vain >= state.lease.patience {
-                state.lease.held = true;
-                state.lease.looks = 0;
-                engine::lease(self.arc());
-            }
-        }
+        state.ask_for_lease(self);
         state.watch(self);
         came
+    }
+
+    /// As [`Endpoint::try_progress_alone`], for who has polled and found what had come before.
+    pub fn count_poll(&self) {
+        self.polls.fetch_add(1, Ordering::Relaxed);
+        if let Ok(mut state) = self.state.try_lock() {
+            state.ask_for_lease(self);
+            state.watch(self);
+        }
     }
 
     /// Whether a program still looks after the link itself. If not, the engine does from now on.
@@ -317,7 +319,7 @@ impl Endpoint {
             }
         } else {
             lease.held = false;
-            lease.in_vain = 0;
+            lease.asked = 0;
             // It was missed: the program looks at its memory, say, and polls only now and then.
             if state.receive(self) {
                 let lease = &mut state.lease;
@@ -335,7 +337,7 @@ impl Endpoint {
             return;
         }
         let mut state = self.lock();
-        state.lease.in_vain = 0;
+        state.lease.asked = 0;
         if std::mem::take(&mut state.lease.held) {
             if state.ack_held.is_some() {
                 state.pump(self);
@@ -494,6 +496,18 @@ impl State {
         )
     }
 
+    fn ask_for_lease(&mut self, endpoint: &Endpoint) {
+        if self.lease.held || self.link.is_none() {
+            return;
+        }
+        self.lease.asked += 1;
+        if self.lease.asked >= self.lease.patience {
+            self.lease.held = true;
+            self.lease.looks = 0;
+            engine::lease(endpoint.arc());
+        }
+    }
+
     fn progress_polled(&mut self, endpoint: &Endpoint) -> bool {
         if self.link.is_none() || self.phase == Phase::Connecting {
             return false;
@@ -527,7 +541,8 @@ impl State {
         }
         let (read, write) = match self.phase {
             Phase::Connecting => (false, true),
-            _ => (!self.rx.paused && !self.lease.held, self.tx.blocked),
+            _ if self.lease.held => (false, false),
+            _ => (!self.rx.paused, self.tx.blocked),
         };
         let interest = Interest { read, write };
         let fd = match (&self.listener, &self.link) {
