@@ -88,10 +88,18 @@ impl Tcp {
         }
     }
 
-    pub fn listen(self, backlog: i32) -> io::Result<TcpListener> {
-        sockopt::set_socket_reuseaddr(&self.0, true)?;
-        net::listen(&self.0, backlog)?;
-        Ok(TcpListener(self.0))
+    /// Listens; if that is not possible, it is as it was.
+    pub fn listen(self, backlog: i32) -> Result<TcpListener, (Self, io::Error)> {
+        let shared = sockopt::socket_reuseaddr(&self.0).unwrap_or(false);
+        // Connections that come must not keep the port once they have ended.
+        let listens = self.share(true);
+        match listens.and_then(|()| Ok(net::listen(&self.0, backlog)?)) {
+            Ok(()) => Ok(TcpListener(self.0)),
+            Err(error) => {
+                let _ = self.share(shared);
+                Err((self, error))
+            }
+        }
     }
 
     /// To a peer on the same host a little is sent at a time. One that has gone again needs nothing.

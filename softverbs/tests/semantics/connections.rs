@@ -291,6 +291,11 @@ fn two_ids_share_an_address_where_both_say_so() {
             libc::EADDRINUSE,
         );
         fails("rdma_set_option", set(&first, 1), libc::EINVAL);
+        // The other one goes on once it has gone.
+        drop(first);
+        good("rdma_listen", c!(rdma_listen(second.0, 0)));
+        let _client = begin(&second.local(), &Setup::default());
+        drop(Id(channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id));
     }
 }
 

@@ -182,7 +182,13 @@ impl State {
             Ok(n) if (1..BACKLOG).contains(&n) => n,
             _ => BACKLOG,
         };
-        self.listener = Some(bound.listen(BACKLOG as i32).map_err(errno)?);
+        match bound.listen(BACKLOG as i32) {
+            Ok(listener) => self.listener = Some(listener),
+            Err((bound, error)) => {
+                self.bound = Some(bound);
+                return Err(errno(error));
+            }
+        }
         self.phase = Phase::Listening;
         self.watch(endpoint);
         Ok(())

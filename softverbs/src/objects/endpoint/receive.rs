@@ -647,7 +647,7 @@ impl State {
         match &self.rx.message {
             Some(Message::Send { len }) if seq == self.rx.expected => {
                 let receiving = self.qp.as_ref().and_then(|qp| qp.receiving.as_ref());
-                let room = receiving.map_or(0, |wqe| wqe.sges.bytes());
+                let room = receiving.map_or(0, |wqe| wqe.sges.bytes().min(MAX_MESSAGE));
                 if *len + payload as u64 > room {
                     self.answered();
                     self.refuse(seq, Nak::InvalidRequest);
