@@ -233,10 +233,11 @@ impl Run {
 
     /// Starts a program; `{address}` and `{port}` in its command line are the run's.
     pub fn start(&mut self, network: &Network, line: &str) -> Index {
-        let line = line
-            .replace("{address}", &self.address)
-            .replace("{port}", &self.port.to_string());
-        self.processes.push(Process::start(network, &line));
+        let line = line.replace("{address}", &self.address);
+        let at = |port: &str| line.replace("{port}", port);
+        let mut process = Process::start(network, &at(&self.port.to_string()));
+        process.line = at("PORT");
+        self.processes.push(process);
         self.processes.len() - 1
     }
 
@@ -379,26 +380,12 @@ impl Drop for Run {
         if thread::panicking() {
             return;
         }
-        let mut rows: Vec<(String, String, usize)> = vec![];
+        let name = test_name();
+        let mut text = String::new();
         for process in &mut self.processes {
             let result = process.result();
-            match rows.last_mut() {
-                Some((line, last, count)) if *line == process.line => {
-                    *last = result;
-                    *count += 1;
-                }
-                _ => rows.push((process.line.clone(), result, 1)),
-            }
-        }
-        let mut name = format!("`{}`", test_name());
-        let mut text = String::new();
-        for (line, result, count) in rows {
-            let times = match count {
-                1 => String::new(),
-                _ => format!("{count} × "),
-            };
-            writeln!(text, "| {name} | {times}`{line}` | {result} |").unwrap();
-            name.clear();
+            let line = process.line.trim();
+            writeln!(text, "| `{name}` | `{line}` | {result} |").unwrap();
         }
         note(&text);
     }
@@ -456,7 +443,7 @@ impl Output {
 }
 
 struct Process {
-    /// As it is given, and as it is run.
+    /// As it is told of, and as it is run.
     line: String,
     command: String,
     child: Child,
@@ -502,19 +489,21 @@ impl Process {
 
     /// How it ended, and its last words that are any.
     fn result(&mut self) -> String {
-        let end = if self.has_ended() {
-            let status = self.status.unwrap();
-            match status.code() {
-                Some(code) => format!("{code}"),
-                None => format!("signal {}", status.signal().unwrap_or(0)),
-            }
-        } else {
-            "runs on".to_string()
-        };
         const MOST: usize = 72;
-        let said = [self.errors.text(), self.output.text()].concat();
-        let mut lines = said.lines().rev();
-        let Some(last) = lines.find(|line| line.contains(char::is_alphanumeric)) else {
+        let (failed, end) = match self.has_ended().then(|| self.status.unwrap()) {
+            None => (false, "goes on".to_string()),
+            Some(status) => match status.code() {
+                Some(code) => (code != 0, code.to_string()),
+                None => (true, format!("signal {}", status.signal().unwrap_or(0))),
+            },
+        };
+        let mut said = [self.errors.text(), self.output.text()];
+        if failed {
+            said.reverse();
+        }
+        let said = said.concat();
+        let tells = |line: &&str| line.contains(char::is_alphanumeric) && !line.ends_with(':');
+        let Some(last) = said.lines().rev().find(tells) else {
             return end;
         };
         let words: Vec<_> = last.split_whitespace().collect();
