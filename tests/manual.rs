@@ -603,8 +603,8 @@ fn document<'a>(name: &'a str, text: &str) -> Page<'a> {
     page
 }
 
-/// The page of a program: what it says when it is asked for help.
-fn program(file: &Path, commands: &[&str], others: &[(u8, &str)]) -> Made {
+/// The page of a program: what it says when it is asked for help, and what its document adds.
+fn program(file: &Path, commands: &[&str], more: &str, others: &[(u8, &str)]) -> Made {
     let help = |arguments: &[&str]| run(Command::new(file).args(arguments).arg("--help")).0;
     let name = file.file_name().unwrap().to_str().unwrap();
     let mut page = Page::new(Subject {
@@ -654,7 +654,7 @@ fn program(file: &Path, commands: &[&str], others: &[(u8, &str)]) -> Made {
     for (title, entries) in &main.sections {
         match &**title {
             "Commands" => continue,
-            "Options" if commands.is_empty() => {}
+            "Arguments" | "Options" if commands.is_empty() => {}
             "Options" => page.subsection("Options of all commands"),
             _ => page.section(title),
         }
@@ -668,6 +668,7 @@ fn program(file: &Path, commands: &[&str], others: &[(u8, &str)]) -> Made {
             _ => options(&mut page, entries),
         }
     }
+    page.markdown(more);
     page.references.extend(
         others
             .iter()
@@ -725,7 +726,7 @@ fn options(page: &mut Page, entries: &[(String, String)]) {
 /// Words of a program as a sentence.
 fn sentence(words: &str) -> String {
     let words = words.replace('<', "\\<");
-    let (first, rest) = words.split_at(1);
+    let (first, rest) = words.trim_end().split_at(1);
     format!("{}{}.", first.to_uppercase(), rest.trim_end_matches('.'))
 }
 
@@ -767,8 +768,14 @@ fn generate() -> BTreeMap<PathBuf, Made> {
     all.insert("man7/softverbs.7".into(), device());
     let softverbs = support::softverbs().with_file_name("softverbs");
     let related = [(7, "softverbs"), (7, "librpma")];
-    let made = program(&softverbs, &["run", "info"], &related);
+    let made = program(&softverbs, &["run", "info"], "", &related);
     all.insert("man1/softverbs.1".into(), made);
+    let info = support::tools().join("rpma-info");
+    let text = fs::read_to_string(root().join("docs/rpma-info.md")).unwrap();
+    let at = text.find("## Findings").unwrap();
+    let related = [(1, "softverbs"), (1, "ibv_devinfo"), (7, "librpma")];
+    let made = program(&info, &[], &text[at..], &related);
+    all.insert("man1/rpma-info.1".into(), made);
     all
 }
 

@@ -154,9 +154,9 @@ impl<'a> Page<'a> {
                 let [tag, others @ .., last] = &row[..] else {
                     panic!("a table of one column");
                 };
-                let tag = page.flow(tag);
-                let tag = tag.trim_end();
-                page.item(tag.strip_prefix('.').unwrap_or(tag));
+                // Several things with the same meaning are on one line.
+                let tag = page.flow(tag).trim_end().replace("\n.", " ");
+                page.item(tag.strip_prefix('.').unwrap_or(&tag));
                 let mut runs = last.clone();
                 for (cell, head) in others.iter().zip(&table.head[1..]) {
                     let head: String = head.iter().map(Run::text).collect();

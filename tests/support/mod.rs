@@ -41,6 +41,11 @@ pub fn softverbs() -> PathBuf {
     build("softverbs").join("libsoftverbs.so")
 }
 
+/// Where the tools are, built here as well. They run on any librpma.
+pub fn tools() -> PathBuf {
+    build("librpma-tools")
+}
+
 /// Builds a package of the workspace for release, and gives where it lies then.
 fn build(package: &str) -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();

@@ -702,7 +702,7 @@ fn on_the_kernels_device() {
 
         for (name, expected) in [
             ("closed", "no_permission rxe0"),
-            ("no-cm", "rdma_cm_missing -"),
+            ("no-cm", "no_rdma_cm -"),
             ("no-node", "device_node_missing rxe0"),
             ("down", "port_not_active rxe0"),
             ("no-address", "no_address rxe0"),

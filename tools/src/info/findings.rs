@@ -182,7 +182,7 @@ fn rdma_cm(report: &Report) -> Option<Finding> {
     }
     let Some(node) = &report.host.rdma_cm else {
         let problem = "There is no /dev/infiniband/rdma_cm, without which no connection is made.";
-        let finding = Finding::new(Level::Error, "rdma_cm_missing", problem);
+        let finding = Finding::new(Level::Error, "no_rdma_cm", problem);
         return Some(if report.host.container.is_some() {
             finding.mend("Start the container with it:", &WITH_DEVICES)
         } else {
