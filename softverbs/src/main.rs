@@ -169,9 +169,10 @@ fn settings() -> Result<[Reading; 5], ExitCode> {
 fn library() -> Result<PathBuf, String> {
     let exe = env::current_exe().map_err(|error| format!("this program's own path: {error}"))?;
     let here = exe.parent().unwrap_or(Path::new("/"));
-    let lib = here.parent().unwrap_or(here).join("lib");
+    let prefix = here.parent().unwrap_or(here);
+    let lib = prefix.join("lib");
     let multiarch = lib.join(format!("{}-linux-gnu", env::consts::ARCH));
-    let dirs = [here.to_owned(), lib, multiarch];
+    let dirs = [here.to_owned(), lib, multiarch, prefix.join("lib64")];
     let found = dirs
         .iter()
         .map(|dir| dir.join(LIBRARY))
