@@ -6,6 +6,7 @@
 #   make install       install library, softverbs, header, manual, pkg-config and CMake files
 #   make uninstall     remove them
 #   make deb           build Debian packages of them for this distribution: target/deb/*.deb
+#   make rpm           build RPM packages of them: target/rpm/*.rpm
 #   make header        generate include/librpma.h from the sources
 #   make man           generate the manual pages in man/ from the sources
 #   make copyright     generate debian/copyright from what is linked in
@@ -28,7 +29,7 @@ BUILT   := $(CARGO_TARGET_DIR)/release
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml | head -n 1)
 CMAKE   := $(LIBDIR)/cmake/librpma
 
-.PHONY: build test demo install uninstall deb header man copyright bench mutants proof debian13 clean
+.PHONY: build test demo install uninstall deb rpm header man copyright bench mutants proof debian13 clean
 .DELETE_ON_ERROR:
 
 build:
@@ -49,6 +50,9 @@ demo:
 
 deb:
 	scripts/deb
+
+rpm:
+	scripts/rpm
 
 header:
 	RPMA_UPDATE_HEADER=1 cargo test --locked --test header is_generated

@@ -1,5 +1,6 @@
-//! The Debian packages, built, looked at, and installed into a fresh root of this distribution:
-//! over the original, beside programs that need it, and away again.
+//! The packages, built, looked at, and installed into a fresh root of this distribution. Debian's go
+//! over the original, beside programs that need it, and away again. RPMs go into the same root, which
+//! is no distribution of theirs: rpm is told to leave dependencies alone.
 
 mod support;
 
@@ -23,13 +24,23 @@ const MEMBERS: [&str; 2] = ["librpma", "softverbs"];
 /// How long one step in the root may take; apt is what takes long.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// The directory with the packages, built once.
+fn target() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap()
+}
+
+/// A script of the checkout, to build with in this test's target directory.
+fn script(name: &str) -> Command {
+    let mut command = Command::new(root().join("scripts").join(name));
+    command.env("CARGO_TARGET_DIR", target());
+    command
+}
+
+/// The directory with Debian's packages, built once.
 fn packages() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     DIR.get_or_init(|| {
-        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
-        run(Command::new(root().join("scripts/deb")).env("CARGO_TARGET_DIR", target));
-        target.join("deb")
+        run(&mut script("deb"));
+        target().join("deb")
     })
 }
 
@@ -318,10 +329,12 @@ const DONE: &str = "-- this step is done:";
 
 impl Clean {
     /// A root that sees the packages and the C programs as /mnt.
-    fn new() -> Self {
-        let shared = scratch("packages-shared");
-        for package in PACKAGES {
-            fs::copy(packages().join(file(package)), shared.join(file(package))).unwrap();
+    fn new(name: &str, packages: &Path) -> Self {
+        let shared = scratch(name);
+        for entry in fs::read_dir(packages).unwrap().map(Result::unwrap) {
+            if entry.file_type().unwrap().is_file() {
+                fs::copy(entry.path(), shared.join(entry.file_name())).unwrap();
+            }
         }
         run(Command::new("cp").arg("-r").args([
             &root().join("c-tests/install"),
@@ -405,6 +418,18 @@ impl Clean {
         said.lines().map(String::from).collect()
     }
 
+    /// The files are those that there were.
+    #[track_caller]
+    fn is_as(&mut self, before: &[String]) {
+        let after = self.files();
+        let left: Vec<_> = after.iter().filter(|file| !before.contains(file)).collect();
+        let gone: Vec<_> = before.iter().filter(|file| !after.contains(file)).collect();
+        assert!(
+            left.is_empty() && gone.is_empty(),
+            "left: {left:?}, gone: {gone:?}"
+        );
+    }
+
     /// Writes to a file as persistent memory, in two processes over softverbs.
     #[track_caller]
     fn write_and_flush(&mut self, programs: &str) {
@@ -439,10 +464,12 @@ impl Drop for Clean {
     }
 }
 
+/// What c-tests/install/program.c prints.
+const PRINTED: &str = "1 Temporary error, try again, success\n";
+
 #[test]
 fn they_take_the_place_of_the_original_and_give_it_back() {
-    const PRINTED: &str = "1 Temporary error, try again, success\n";
-    let mut clean = Clean::new();
+    let mut clean = Clean::new("packages-deb", packages());
     clean.run("apt-get update -qq");
     let before = clean.files();
 
@@ -516,11 +543,50 @@ fn they_take_the_place_of_the_original_and_give_it_back() {
         "apt-get purge -qq -y --autoremove user {}",
         PACKAGES.join(" ")
     ));
-    let after = clean.files();
-    let left: Vec<_> = after.iter().filter(|file| !before.contains(file)).collect();
-    let gone: Vec<_> = before.iter().filter(|file| !after.contains(file)).collect();
+    clean.is_as(&before);
+}
+
+#[test]
+fn rpms_hold_what_programs_need_and_go_without_a_trace() {
+    run(&mut script("rpm"));
+    let mut clean = Clean::new("packages-rpm", &target().join("rpm"));
+    clean.run("apt-get update -qq");
+    clean.install(&["rpm", "libibverbs-dev", "librdmacm-dev"]);
+    // Directories that other packages of such a distribution own.
+    clean.run("mkdir -p /usr/lib64/cmake /usr/lib64/pkgconfig /usr/share/licenses");
+    let before = clean.files();
+
+    let names = clean.run("rpm -qp --qf '%{NAME} %{VERSION}\\n' /mnt/*.rpm");
+    let expected = ["librpma", "librpma-devel", "softverbs"];
+    let expected = expected.map(|name| format!("{name} {}\n", env!("CARGO_PKG_VERSION")));
+    assert_eq!(names, expected.concat());
+    clean.run("rpm -K /mnt/*.rpm");
+    // What the program asks for is what the library's package says it has.
+    let provided = clean.run("rpm -qp --provides /mnt/librpma-1*.rpm");
     assert!(
-        left.is_empty() && gone.is_empty(),
-        "left: {left:?}, gone: {gone:?}"
+        provided.contains("librpma.so.0(LIBRPMA_1.0)(64bit)"),
+        "{provided}"
     );
+    let required = clean.run("rpm -qp --requires /mnt/librpma-devel-*.rpm");
+    for package in [
+        "librpma(x86-64) = ",
+        "pkgconfig(libibverbs)",
+        "rdma-core-devel(x86-64)",
+    ] {
+        assert!(required.contains(package), "expected {package}: {required}");
+    }
+
+    // dpkg has what they require, which rpm does not know.
+    clean.run("rpm -i --nodeps /mnt/*.rpm; rpm -V librpma librpma-devel softverbs --nodeps");
+    clean.run(
+        "mkdir /root/new; cd /root/new; export PKG_CONFIG_PATH=/usr/lib64/pkgconfig
+         cc /mnt/install/program.c -o program $(pkg-config --cflags --libs librpma)
+         make -s -C /mnt/examples BUILD=$PWD $PWD/write_flush_pmem_server $PWD/write_flush_pmem_client
+         man -w rpma_read rpma_send_with_imm librpma softverbs
+         echo /usr/lib64 >/etc/ld.so.conf.d/rpm.conf; ldconfig",
+    );
+    assert_eq!(clean.run("/root/new/program"), PRINTED);
+    clean.write_and_flush("/root/new/write_flush_pmem");
+    clean.run("rm /etc/ld.so.conf.d/rpm.conf; ldconfig; rpm -e librpma-devel librpma softverbs");
+    clean.is_as(&before);
 }
