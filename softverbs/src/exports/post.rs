@@ -1,7 +1,7 @@
 //! Requests, posted as lists.
 
 use super::errno;
-use super::qp::QpHandle;
+use super::qp::{batch_of, endpoint_of};
 use super::srq::srq_of;
 use super::unsupported::set_errno;
 use crate::frames::{AtomicOp, MAX_MESSAGE, Remote};
@@ -48,12 +48,9 @@ pub unsafe extern "C" fn post_recv(
 ) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        let endpoint = &(*qp.cast::<QpHandle>()).endpoint;
+        let endpoint = endpoint_of(qp);
         let wqes = recv_list(wr).map(|wr| recv_wqe(&*wr, limits::MAX_SGE));
-        // Only this thread touches the batch that it puts together.
-        let composed = endpoint
-            .is_composed_here()
-            .then(|| &mut (*qp.cast::<QpHandle>()).batch);
+        let composed = endpoint.is_composed_here().then(|| batch_of(qp));
         let result = match composed {
             Some(Some(batch)) => batch.post_recv(wqes),
             _ => endpoint.post_recv(wqes),
@@ -177,7 +174,7 @@ pub unsafe extern "C" fn post_send(
 ) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        let mut batch = match Batch::new(&(*qp.cast::<QpHandle>()).endpoint) {
+        let mut batch = match Batch::new(endpoint_of(qp)) {
             Ok(batch) => batch,
             Err(error) => {
                 *bad = wr;

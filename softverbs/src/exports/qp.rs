@@ -23,24 +23,32 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// A queue pair as C sees it.
+/// A queue pair as C sees it. Several threads use it at once, each its own members: there is no
+/// reference to all of it.
 #[repr(C)]
-pub struct QpHandle {
-    pub abi: wr::QpAbi,
-    pub endpoint: Arc<Endpoint>,
-    /// Operations beyond those of every queue pair, if it was made for the extended interface.
-    pub extended: bool,
+struct QpHandle {
+    abi: wr::QpAbi,
+    endpoint: Arc<Endpoint>,
+    /// It was made for the extended interface.
+    extended: bool,
     init: ibv_qp_init_attr,
     _alive: Alive,
     /// What is being posted by the extended interface.
-    pub batch: Option<Batch<'static>>,
+    batch: Option<Batch<'static>>,
 }
 
 /// # Safety
 /// The queue pair is one of this library's.
-pub(super) unsafe fn qp_of<'a>(qp: *mut ibv_qp) -> &'a mut QpHandle {
+pub(super) unsafe fn endpoint_of<'a>(qp: *mut ibv_qp) -> &'a Arc<Endpoint> {
     // SAFETY: as the caller promises.
-    unsafe { &mut *qp.cast() }
+    unsafe { &(*qp.cast::<QpHandle>()).endpoint }
+}
+
+/// # Safety
+/// The queue pair is one of this library's, and this thread has its endpoint locked.
+pub(super) unsafe fn batch_of<'a>(qp: *mut ibv_qp) -> &'a mut Option<Batch<'static>> {
+    // SAFETY: as the caller promises.
+    unsafe { &mut (*qp.cast::<QpHandle>()).batch }
 }
 
 fn new_qp_num() -> u32 {
@@ -160,8 +168,7 @@ pub(super) unsafe fn create_qp(
 pub(super) unsafe fn set_state(qp: *mut ibv_qp, new: ibv_qp_state::Type) {
     // SAFETY: as the caller promises.
     unsafe {
-        let handle = qp_of(qp);
-        if let Some(qp) = &mut handle.endpoint.lock().qp {
+        if let Some(qp) = &mut endpoint_of(qp).lock().qp {
             qp.state = new;
         }
         (*qp).state = new;
@@ -204,12 +211,14 @@ unsafe fn create_loose(
 pub(super) fn adopt(endpoint: &Arc<Endpoint>, num: u32) -> Result<(), i32> {
     let loose = lock(&LOOSE);
     let qp = *loose.get(&num).ok_or(libc::EINVAL)?;
-    // SAFETY: those in the list have not been destroyed.
-    let handle = unsafe { qp_of(ptr::with_exposed_provenance_mut(qp)) };
-    if Arc::ptr_eq(&handle.endpoint, endpoint) {
+    let handle: *mut QpHandle = ptr::with_exposed_provenance_mut(qp);
+    // SAFETY: those in the list have not been destroyed; the program does not use one while it is
+    // named to be connected.
+    let place = unsafe { &mut (*handle).endpoint };
+    if Arc::ptr_eq(place, endpoint) {
         return Ok(());
     }
-    let before = std::mem::replace(&mut handle.endpoint, endpoint.clone());
+    let before = std::mem::replace(place, endpoint.clone());
     let Some(of) = before.lock().qp.take() else {
         return Err(libc::EINVAL);
     };
@@ -290,8 +299,7 @@ pub unsafe extern "C" fn ibv_query_qp(
 ) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        let handle = qp_of(qp);
-        let state = handle.endpoint.lock();
+        let state = endpoint_of(qp).lock();
         let Some(of) = &state.qp else {
             return errno(Err(libc::EINVAL));
         };
@@ -312,7 +320,7 @@ pub unsafe extern "C" fn ibv_query_qp(
         out.retry_cnt = state.mine.retry_count;
         out.rnr_retry = of.rnr_retry;
         *attr = out;
-        *init = handle.init;
+        *init = (*qp.cast::<QpHandle>()).init;
         (*init).cap = of.init.cap;
         (*qp).state = of.state;
     }
@@ -341,8 +349,7 @@ pub unsafe extern "C" fn ibv_modify_qp(
     use ibv_qp_state::*;
     // SAFETY: as the caller promises.
     unsafe {
-        let handle = qp_of(qp);
-        let endpoint = handle.endpoint.clone();
+        let endpoint = endpoint_of(qp);
         let mut state = endpoint.lock();
         let Some(of) = &mut state.qp else {
             return errno(Err(libc::EINVAL));
@@ -381,8 +388,8 @@ pub unsafe extern "C" fn ibv_modify_qp(
             _ if !has(ibv_qp_attr_mask::IBV_QP_STATE) => {}
             IBV_QPS_ERR => {
                 of.fail();
-                state.pump(&endpoint);
-                state.watch(&endpoint);
+                state.pump(endpoint);
+                state.watch(endpoint);
             }
             IBV_QPS_RESET => of.reset(),
             // What this makes ready takes effect once the connection is made.
@@ -427,7 +434,7 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     // SAFETY: as the caller promises.
-    if unsafe { qp_of(qp) }.extended {
+    if unsafe { (*qp.cast::<QpHandle>()).extended } {
         qp.cast()
     } else {
         ptr::null_mut()

@@ -1,9 +1,9 @@
 //! The extended interface to post requests: `ibv_wr_start` and what follows it.
 
-use super::qp::{QpHandle, qp_of};
+use super::qp::{batch_of, endpoint_of};
 use crate::frames::{AtomicOp, FlushKind, MAX_MESSAGE, Remote};
 use crate::objects::device::attributes::{WITH_ATOMIC_WRITE, WITH_FLUSH};
-use crate::objects::endpoint::Batch;
+use crate::objects::endpoint::{Batch, Endpoint};
 use crate::objects::qp::{Op, Payload, SendWqe, SgList};
 use rdma_sys::*;
 use std::ffi::{c_int, c_void};
@@ -74,32 +74,26 @@ impl QpAbi {
 // SAFETY, of all functions here: C calls them as verbs.h says, with a queue pair of this library,
 // and those between start and complete only there, where the batch keeps the endpoint locked.
 
-unsafe fn of<'a>(qp: *mut ibv_qp_ex) -> &'a mut QpHandle {
-    // SAFETY: as above.
-    unsafe { qp_of(qp.cast()) }
-}
-
 unsafe fn batch<'a>(qp: *mut ibv_qp_ex) -> Option<&'a mut Batch<'static>> {
     // SAFETY: as above.
-    unsafe { of(qp) }.batch.as_mut()
+    unsafe { batch_of(qp.cast()) }.as_mut()
 }
 
 unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
     // SAFETY: as above; the endpoint lives as long as the handle, and so as the batch in it.
     unsafe {
-        let endpoint = &*std::sync::Arc::as_ptr(&(*qp.cast::<QpHandle>()).endpoint);
-        let batch = Batch::new(endpoint);
-        // Only who has the lock writes here. Without a batch, complete tells.
-        if let Ok(batch) = batch {
+        let endpoint: &Endpoint = endpoint_of(qp.cast());
+        // Without a batch, complete tells.
+        if let Ok(batch) = Batch::new(endpoint) {
             batch.compose();
-            of(qp).batch = Some(batch);
+            *batch_of(qp.cast()) = Some(batch);
         }
     }
 }
 
 unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
     // SAFETY: as above.
-    let result = match unsafe { of(qp) }.batch.take() {
+    let result = match unsafe { batch_of(qp.cast()) }.take() {
         Some(batch) => batch.complete(),
         None => Err(libc::EINVAL),
     };
@@ -108,7 +102,7 @@ unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
 
 unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
     // SAFETY: as above.
-    if let Some(batch) = unsafe { of(qp) }.batch.take() {
+    if let Some(batch) = unsafe { batch_of(qp.cast()) }.take() {
         batch.abort();
     }
 }
