@@ -154,6 +154,32 @@ fn a_child_can_destroy_what_its_parent_made() {
 }
 
 #[test]
+fn a_child_that_polls_touches_no_descriptors_of_its_own() {
+    alone(|| {
+        let pair = Pair::new();
+        let ends = [&pair.client, &pair.server];
+        for end in ends {
+            end.recv(1, vec![]);
+        }
+        ended(fork(|| {
+            // Some of them have the numbers that the connection's sockets had.
+            for _ in 0..64 {
+                std::mem::forget(std::fs::File::open("/dev/null").unwrap());
+            }
+            for _ in 0..1000 {
+                for end in ends {
+                    assert!(end.send_cq.is_empty() && end.recv_cq.is_empty());
+                }
+            }
+            0
+        }));
+        for end in ends {
+            assert!(end.send_cq.is_empty() && end.recv_cq.is_empty());
+        }
+    });
+}
+
+#[test]
 fn a_child_keeps_nothing_of_its_parents_connections() {
     alone(|| {
         let channel = new_channel();

@@ -239,7 +239,16 @@ impl Endpoint {
     }
 
     pub fn lock(&self) -> MutexGuard<'_, State> {
-        let mut state = lock(&self.state);
+        self.checked(lock(&self.state))
+    }
+
+    /// As [`Endpoint::lock`], if nobody has it.
+    fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+        self.state.try_lock().ok().map(|state| self.checked(state))
+    }
+
+    /// The state, which in a child process is without what was the parent's.
+    fn checked<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         if self.generation != forks::generation() {
             state.orphan();
         }
@@ -273,7 +282,7 @@ impl Endpoint {
     /// Deals with what the link has, if nobody is about to: for who polls. Says whether there was
     /// something.
     pub fn try_progress(&self) -> bool {
-        let Ok(mut state) = self.state.try_lock() else {
+        let Some(mut state) = self.try_lock() else {
             return false;
         };
         let came = state.progress_polled(self);
@@ -285,7 +294,7 @@ impl Endpoint {
     /// engine's thread is not woken for what is dealt with here.
     pub fn try_progress_alone(&self) -> bool {
         self.polls.fetch_add(1, Ordering::Relaxed);
-        let Ok(mut state) = self.state.try_lock() else {
+        let Some(mut state) = self.try_lock() else {
             return false;
         };
         let came = state.progress_polled(self);
@@ -297,7 +306,7 @@ impl Endpoint {
     /// As [`Endpoint::try_progress_alone`], for who has polled and found what had come before.
     pub fn count_poll(&self) {
         self.polls.fetch_add(1, Ordering::Relaxed);
-        if let Ok(mut state) = self.state.try_lock() {
+        if let Some(mut state) = self.try_lock() {
             state.ask_for_lease(self);
             state.watch(self);
         }
