@@ -37,8 +37,7 @@ impl Report {
         if self.findings.is_empty() {
             page.paragraph("  ", "none");
         }
-        let same = |a: &Finding, b: &Finding| a.says() == b.says();
-        for (at, findings) in self.findings.chunk_by(same).enumerate() {
+        for (at, findings) in self.said().enumerate() {
             if at > 0 {
                 page.0.push('\n');
             }
@@ -48,9 +47,14 @@ impl Report {
         page.0.trim_start().to_owned()
     }
 
+    /// The findings, those together that say the same of several devices.
+    fn said(&self) -> impl Iterator<Item = &[Finding]> {
+        self.findings.chunk_by(|a, b| a.says() == b.says())
+    }
+
     /// The last line, which a terminal shows.
     fn verdict(&self) -> String {
-        let count = |level| self.findings.iter().filter(|f| f.level == level).count();
+        let count = |level| self.said().filter(|all| all[0].level == level).count();
         let words = |count, word: &str| match count {
             1 => format!("1 {word}"),
             _ => format!("{count} {word}s"),
@@ -120,7 +124,15 @@ impl Report {
         if device.limits.max_qp == 0 {
             return;
         }
-        page.line("transport", device.transport);
+        let ethernet = device
+            .ports
+            .iter()
+            .any(|port| port.link_layer == "Ethernet");
+        let transport = match device.transport {
+            "InfiniBand" if ethernet => "InfiniBand over Ethernet (RoCE)",
+            other => other,
+        };
+        page.line("transport", transport);
         if !device.firmware.is_empty() {
             page.line("firmware", &device.firmware);
         }
