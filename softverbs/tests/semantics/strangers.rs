@@ -783,6 +783,29 @@ fn memory_is_deregistered_though_the_one_it_is_sent_to_takes_nothing() {
     }
 }
 
+/// What fails on its way may have been refused there, too.
+#[test]
+fn a_message_that_failed_has_no_receive() {
+    const LONG: usize = 32 << 20;
+    let mut connection = Connection::new();
+    takes(&connection, 65_536);
+    let source = connection.server.memory(LONG, LOCAL);
+    let wrs = [
+        Wr::new(0, Op::Send, vec![]),
+        Wr::new(1, Op::Send, vec![source.sge(0, LONG)]),
+    ];
+    connection.server.post_by(Interface::List, &wrs);
+    let _source = deregistered_while_it_waits(source);
+    // What is on its way comes, and nothing after it: it has failed by then.
+    let quiet = Some(Duration::from_millis(50));
+    connection.peer.0.set_read_timeout(quiet).unwrap();
+    let mut buffer = [0; 65_536];
+    while connection.peer.0.read(&mut buffer).is_ok_and(|n| n > 0) {}
+    connection.say(Frame::NotReady { seq: 1, timer: 1 }, &[]);
+    connection.server.send_cq.expect(0, SUCCESS);
+    connection.server.send_cq.expect(1, LOC_PROT);
+}
+
 #[test]
 fn requests_are_flushed_though_the_one_they_are_for_takes_nothing() {
     for disconnects in [false, true] {

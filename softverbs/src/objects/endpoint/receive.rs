@@ -839,10 +839,15 @@ impl State {
             return Ok(());
         }
         let (_, wqe) = qp.sq.begun(seq).ok_or(Malformed)?;
-        if !wqe.op.takes_receive() || wqe.outcome.is_some() {
+        let outcome = wqe.outcome;
+        if !wqe.op.takes_receive() || outcome == Some(ibv_wc_status::IBV_WC_SUCCESS) {
             return Err(Malformed);
         }
         qp.acknowledge(seq.wrapping_sub(1))?;
+        // It failed on its way, and is not sent again.
+        if outcome.is_some() {
+            return Ok(());
+        }
         qp.rewind(seq);
         qp.rnr_paused = true;
         match qp.rnr_left {
