@@ -1,6 +1,9 @@
 //! rpma-info, against what other programs say of the same device, host and process: over softverbs, on
 //! what this machine has, on the original library, and in the virtual machine on the kernel's device.
 
+#[path = "../src/info/host.rs"]
+#[expect(dead_code, reason = "only a part of it is tried by itself")]
+mod host;
 mod support;
 
 use serde_json::Value;
@@ -361,6 +364,7 @@ fn addresses_that_are_asked_for() {
         ("127.0.0.1", "loopback", None),
         ("127.9.8.7", "loopback", None),
         ("::1", "loopback", None),
+        ("::ffff:127.0.0.1", "loopback", None),
         ("localhost", "loopback", None),
         ("0.0.0.0", "wildcard", Some("wildcard_address")),
         ("::", "wildcard", Some("wildcard_address")),
@@ -473,6 +477,28 @@ fn knows_the_limits_of_the_process() {
     assert_eq!(host["kernel"], kernel.trim());
     let (uid, _) = run(Command::new("id").arg("-u"));
     assert_eq!(host["uid"].to_string(), uid.trim());
+}
+
+/// No machine of the tests has one mounted.
+#[test]
+fn finds_dax_filesystems_among_the_mounts() {
+    let mounts = "\
+        25 1 259:2 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p2 rw,errors=remount-ro\n\
+        90 25 259:0 / /mnt/one rw,relatime shared:54 - ext4 /dev/pmem0 rw,dax=always\n\
+        91 25 259:1 / /mnt/two\\040words rw,relatime - xfs /dev/pmem1 rw,attr2,dax,noquota\n\
+        92 25 259:3 / /mnt/no rw,relatime - xfs /dev/pmem2 rw,dax=never\n\
+        93 25 0:50 / /mnt/dax rw,relatime - tmpfs dax rw\n\
+        torn line";
+    let found = host::dax_filesystems(mounts);
+    let found: Vec<_> = found
+        .iter()
+        .map(|mount| (mount.path.to_str().unwrap(), &*mount.kind, &*mount.source))
+        .collect();
+    let expected = [
+        ("/mnt/one", "ext4", "/dev/pmem0"),
+        ("/mnt/two words", "xfs", "/dev/pmem1"),
+    ];
+    assert_eq!(found, expected);
 }
 
 #[test]

@@ -131,10 +131,11 @@ impl Address {
 
     /// Finds out whose it is, and the way there.
     fn place(&mut self, address: SocketAddr, own: &[Own]) {
-        let ip = address.ip();
+        // An IPv4 address may be given as one of IPv6.
+        let ip = address.ip().to_canonical();
         let mine = own.iter().find(|own| own.ip == ip);
         self.interface = mine.map(|own| own.interface.clone());
-        self.whose = Some(match ip.to_canonical() {
+        self.whose = Some(match ip {
             ip if ip.is_loopback() => Whose::Loopback,
             ip if ip.is_unspecified() => Whose::Wildcard,
             _ if mine.is_some() => Whose::Local,

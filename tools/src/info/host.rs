@@ -199,9 +199,10 @@ impl PersistentMemory {
     }
 }
 
-/// Those whose files all are mapped directly, as proc(5) lists mounts: `ID PARENT MAJOR:MINOR ROOT PATH
-/// OPTIONS [TAG]... - TYPE SOURCE OPTIONS`, with blanks as octal numbers.
-fn dax_filesystems(mounts: &str) -> Vec<DaxFilesystem> {
+/// Those whose files all are mapped directly, of a table of mounts as proc(5) has it: `ID PARENT
+/// MAJOR:MINOR ROOT PATH OPTIONS [TAG]... - TYPE SOURCE OPTIONS`, with blanks as octal numbers.
+#[must_use]
+pub fn dax_filesystems(mounts: &str) -> Vec<DaxFilesystem> {
     let found = mounts.lines().filter_map(|line| {
         let (mount, filesystem) = line.split_once(" - ")?;
         let path = mount.split(' ').nth(4)?;
