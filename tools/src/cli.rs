@@ -1,5 +1,6 @@
 //! What is the same for every tool on the command line.
 
+use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -11,7 +12,7 @@ pub const MISUSED: u8 = 2;
 pub fn parse<C: Parser>() -> Result<C, ExitCode> {
     C::try_parse().map_err(|error| {
         if error.use_stderr() {
-            refuse::<C>(&one_line(&error.to_string()))
+            refuse::<C>(&what_is_wrong::<C>(&error))
         } else {
             print::<C>(&error.to_string())
         }
@@ -19,8 +20,17 @@ pub fn parse<C: Parser>() -> Result<C, ExitCode> {
 }
 
 /// What is wrong with the arguments, without the advice that follows it.
-fn one_line(text: &str) -> String {
-    let text = text.strip_prefix("error: ").unwrap_or(text);
+fn what_is_wrong<C: CommandFactory>(error: &clap::Error) -> String {
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        let command = C::command();
+        let names: Vec<_> = command
+            .get_subcommands()
+            .map(clap::Command::get_name)
+            .collect();
+        return format!("nothing to do: say one of {}", names.join(", "));
+    }
+    let text = error.to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
     let lines = text.lines().take_while(|line| !line.is_empty());
     lines.map(str::trim).collect::<Vec<_>>().join(" ")
 }

@@ -52,7 +52,8 @@ pub struct Client {
     /// The port that it listens at.
     #[arg(value_parser = port)]
     pub port: String,
-    /// What to measure: any of the operations below, or all that the server has the memory for.
+    /// What to measure: any of the operations that 'rpma-perf --help' names, or 'all' that the server
+    /// has the memory for.
     #[arg(required = true, value_parser = operation)]
     pub operation: Vec<Choice>,
     /// Bytes of an operation: a list, where 8..1M doubles and 8..1M*8 takes eight times as many.

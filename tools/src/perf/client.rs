@@ -155,7 +155,7 @@ impl Show {
     fn new(table: bool, total: usize) -> Self {
         let bar = io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new(total as u64 * STEPS);
-            let style = "{bar:24} {percent:>3}% {eta:>4} left  {msg}";
+            let style = "{bar:16} {percent:>3}% {eta:>4} left  {wide_msg}";
             bar.set_style(ProgressStyle::with_template(style).expect("a template"));
             bar
         });
@@ -434,7 +434,15 @@ impl<'a> Client<'a> {
             let arguments = self.arguments;
             let request = Request::new(&self.peer, &arguments.address, &arguments.port, &config)?;
             let connection = request.connect(&purpose)?;
-            established(&connection, PATIENCE, stop)?;
+            established(&connection, PATIENCE, stop).map_err(|failure| match failure {
+                Failure::Rejected => {
+                    let number = index + 1;
+                    Failure::Lost(format!(
+                        "it can't make connection {number}, and tells why itself"
+                    ))
+                }
+                other => other,
+            })?;
             connection.apply(peer_config)?;
             lanes.push(Lane::new(connection, index, plan));
         }

@@ -66,7 +66,7 @@ impl Operation {
         match self {
             Self::PingPong => "half of the round trip",
             Self::WriteFlushVisibility | Self::WriteFlushPersistent => {
-                "posting the write to completion of the flush"
+                "the write posted to the flush completed"
             }
             _ => "posting to completion",
         }

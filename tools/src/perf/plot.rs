@@ -286,7 +286,7 @@ fn panel<DB: DrawingBackend>(
         .axis_desc_style(font(15))
         .label_style(font(13))
         .x_label_formatter(&|size| table::size(size.round() as u64))
-        .y_label_formatter(&|value| table::short(*value))
+        .y_label_formatter(&|value| round(*value))
         .draw()?;
     for line in lines {
         let colour = COLOURS[line.index % COLOURS.len()];
@@ -404,6 +404,18 @@ fn values_marked(range: &Range<f64>) -> Vec<f64> {
     let mut choices = CHOICES.iter().map(all);
     let enough = choices.find(|marked| marked.len() >= 4);
     enough.unwrap_or_else(|| all(&CHOICES[CHOICES.len() - 1]))
+}
+
+/// A round value in as few characters as it takes.
+fn round(value: f64) -> String {
+    let (value, unit) = match value {
+        _ if value > 9.99e5 => (value / 1e6, "M"),
+        _ if value > 9.99e3 => (value / 1e3, "k"),
+        _ => (value, ""),
+    };
+    // Powers of ten are not exact.
+    let text = format!("{value:.6}");
+    format!("{}{unit}", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
 /// Which line is which.

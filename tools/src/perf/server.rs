@@ -46,12 +46,11 @@ pub fn run(arguments: &arguments::Server, stop: &Stop) -> Result<(), Failure> {
         None => "DRAM".into(),
         Some(pmem) => pmem.path.display().to_string(),
     };
+    let (address, port) = (&arguments.address, &arguments.port);
     let memory = table::size(arguments.memory);
+    let device_name = device.name();
     say(&format!(
-        "listening at {} port {} on {}; memory is {behind}, up to {memory}",
-        arguments.address,
-        arguments.port,
-        device.name()
+        "listening at {address} port {port} on {device_name}, with up to {memory} of {behind}"
     ));
     let side = Side::here(device);
     let mut server = Server {
@@ -145,6 +144,7 @@ impl Server {
         let (mut greeted, mut work) = (false, None::<Work>);
         loop {
             stop.check()?;
+            let busy = work.as_ref().is_some_and(|work| !work.finished);
             let polled = work.as_ref().is_some_and(Work::is_polled);
             if polled && let Some(work) = &mut work {
                 let until = Instant::now() + BUSY;
@@ -171,7 +171,12 @@ impl Server {
             if let Some(work) = &mut work {
                 work.look()?;
             }
-            channel.check()?;
+            channel.check().map_err(|failure| match failure {
+                Failure::Closed if busy => {
+                    Failure::lost("it has gone in the middle of a measurement")
+                }
+                other => other,
+            })?;
 
             if let Some(message) = channel.message::<Ask>() {
                 heard = Instant::now();
@@ -237,7 +242,6 @@ impl Server {
                 channel.send(&answer, PATIENCE / 3)?;
             }
 
-            let busy = work.as_ref().is_some_and(|work| !work.finished);
             if !busy && heard.elapsed() > PATIENCE {
                 return Err(Failure::lost("it says nothing"));
             }

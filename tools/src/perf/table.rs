@@ -1,7 +1,7 @@
 //! Results as tables for people.
 
 use super::operation::Operation;
-use super::report::{Measurement, Run};
+use super::report::Measurement;
 use std::fmt::Write as _;
 
 /// Three digits that count, no more: `1.23`, `12.3`, `123`, `1234`.
@@ -36,47 +36,43 @@ pub fn size(bytes: u64) -> String {
     bytes.to_string()
 }
 
-/// The head of an operation's table.
+/// The head of an operation's table, which is as wide as a terminal.
 #[must_use]
 pub fn head(operation: Operation) -> String {
+    let about = operation.latency_of();
     format!(
-        "{operation}: latency in us, {}\n{:>5} {:>5} {:>5} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7} {:>8}\n",
-        operation.latency_of(),
-        "size",
-        "depth",
-        "conns",
-        "op/s",
-        "MB/s",
-        "mean",
-        "50%",
-        "99%",
-        "99.9%",
-        "99.99%",
-        "max",
+        "{operation}: latency in us, {about}\n{}",
+        columns(HEAD.map(str::to_owned), "")
     )
+}
+
+const HEAD: [&str; 11] = [
+    "size", "depth", "conns", "op/s", "MB/s", "mean", "50%", "99%", "99.9%", "99.99%", "max",
+];
+
+fn columns(columns: [String; 11], remark: &str) -> String {
+    let mut text = String::new();
+    for (index, column) in columns.iter().enumerate() {
+        let width = if index == 0 {
+            5
+        } else if index < 3 {
+            6
+        } else {
+            7
+        };
+        let _ = write!(text, "{column:>width$}");
+    }
+    text + remark + "\n"
 }
 
 /// The line of a measurement.
 #[must_use]
 pub fn line(one: &Measurement) -> String {
-    let us = |ns: f64| number(ns / 1e3);
+    let us = |ns: f64| short(ns / 1e3);
     let percentile = |name| us(one.percentile_ns(name) as f64);
-    let mut text = format!(
-        "{:>5} {:>5} {:>5} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7} {:>8}",
-        size(one.size_bytes),
-        one.depth,
-        one.connections,
-        short(one.operations_per_second),
-        number(one.bytes_per_second / 1e6),
-        us(one.latency.mean_ns),
-        percentile("50"),
-        percentile("99"),
-        percentile("99.9"),
-        percentile("99.99"),
-        us(one.latency.max_ns as f64),
-    );
+    let mut remark = String::new();
     if !one.complete {
-        text.push_str(" cut short");
+        remark += "  cut";
     }
     if let Some(checked) = one
         .checked
@@ -84,29 +80,23 @@ pub fn line(one: &Measurement) -> String {
         .filter(|checked| checked.mismatches > 0)
     {
         let _ = write!(
-            text,
-            " {} of {} differ",
+            remark,
+            "  {} of {} differ",
             checked.mismatches, checked.operations
         );
     }
-    text.push('\n');
-    text
-}
-
-/// All of a run.
-#[must_use]
-pub fn table(run: &Run) -> String {
-    let mut text = String::new();
-    let mut last = None;
-    for one in &run.measurements {
-        if last != Some(one.operation) {
-            if last.is_some() {
-                text.push('\n');
-            }
-            text.push_str(&head(one.operation));
-            last = Some(one.operation);
-        }
-        text.push_str(&line(one));
-    }
-    text
+    let values = [
+        size(one.size_bytes),
+        one.depth.to_string(),
+        one.connections.to_string(),
+        short(one.operations_per_second),
+        short(one.bytes_per_second / 1e6),
+        us(one.latency.mean_ns),
+        percentile("50"),
+        percentile("99"),
+        percentile("99.9"),
+        percentile("99.99"),
+        us(one.latency.max_ns as f64),
+    ];
+    columns(values, &remark)
 }
