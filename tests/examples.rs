@@ -1196,8 +1196,10 @@ mod here {
             let start = Instant::now();
             let script = format!(
                 "#!/bin/sh\n\
+             mkdir -p {}\n\
              export RPMA_TEST_DEVICE=$RPMA_VM_IP RPMA_TEST_PMEM=\"{pmem}\" {BESIDE}=$PWD\n\
              exec ./{TEST} {}\n",
+                env!("CARGO_TARGET_TMPDIR"),
                 args.join(" ")
             );
             let options = ["--kernel", kernel, "--pmems", "3", "--timeout", "600"];

@@ -52,8 +52,7 @@ pub fn in_virtual_machine(lacking: &str) {
     assert!(!inside, "not even in the virtual machine: {lacking}");
 
     let tmp = env!("CARGO_TARGET_TMPDIR");
-    let dir = Path::new(tmp).join("programs-vm");
-    let _ = fs::remove_dir_all(&dir);
+    let dir = Path::new(tmp).join(format!("programs-vm.{}", std::process::id()));
     fs::create_dir_all(&dir).unwrap();
     fs::copy(env::current_exe().unwrap(), dir.join("programs")).unwrap();
     fs::copy(library::ours_file(), dir.join("libsoftverbs.so")).unwrap();
@@ -72,6 +71,7 @@ pub fn in_virtual_machine(lacking: &str) {
     let passed = output.status.success() && said.contains("1 passed");
     assert!(passed, "in the virtual machine:\n{said}");
     note(&fs::read_to_string(dir.join("out/proof")).unwrap());
+    fs::remove_dir_all(dir).unwrap();
 }
 
 // ---- where a program runs ----
