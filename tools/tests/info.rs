@@ -461,6 +461,29 @@ fn tells_of_a_low_limit_on_locked_memory() {
 }
 
 #[test]
+fn tells_of_too_few_descriptors() {
+    let shell = |limit: u32| {
+        let mut command = Command::new("bash");
+        let script = format!("ulimit -S -n {limit}; exec \"$@\"");
+        command.args(["-c", &script, "bash"]);
+        command.arg(release().join("softverbs"));
+        command.args(["run", "--", INFO]);
+        clean(&mut command);
+        command
+    };
+    let seen = report(&mut shell(100));
+    let found = finding(&seen, "nofile_low");
+    assert_eq!(found["level"], "warning");
+    assert!(found.to_string().contains("open 100 files"), "{found:#}");
+    assert_eq!(seen["usable"], true, "{seen:#}");
+    // Where it is not even enough to look at the device, it says so, and says why.
+    let seen = report(&mut shell(6));
+    assert_eq!(seen["usable"], false, "{seen:#}");
+    let text = seen["findings"].to_string();
+    assert!(text.contains("Too many open files"), "{text}");
+}
+
+#[test]
 fn knows_the_limits_of_the_process() {
     let report = report(&mut plain(&[]));
     let limit = |option: &str| {

@@ -171,13 +171,19 @@ pub(super) fn why(error: &rpma::Error) -> String {
 
 /// What an address or a host name stands for.
 fn resolve(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(ip) = text.parse::<IpAddr>() {
+        return Ok((ip, 0).into());
+    }
     // The resolver may ask servers that do not answer, for longer than anybody waits.
     let (sender, receiver) = mpsc::channel();
     let name = text.to_owned();
-    thread::spawn(move || {
+    let look_up = move || {
         let found = (name.as_str(), 0).to_socket_addrs();
         let _ = sender.send(found.map(|mut all| all.next()));
-    });
+    };
+    if let Err(error) = thread::Builder::new().spawn(look_up) {
+        return Err(format!("no thread to look it up in: {error}"));
+    }
     match receiver.recv_timeout(LOOKUP) {
         Ok(Ok(Some(address))) => Ok(address),
         Ok(Ok(None)) => Err("the resolver knows no address of it".into()),

@@ -83,6 +83,7 @@ pub fn of(report: &Report) -> Vec<Finding> {
         found.extend(loopback(report));
     }
     found.extend(memlock(report));
+    found.extend(nofile(report));
     found.extend(persistent_memory(report));
     found.sort_by_key(|finding| (finding.level, finding.code));
     found
@@ -335,11 +336,28 @@ fn ports(report: &Report, device: &DeviceReport, level: Level) -> Vec<Finding> {
 
 fn no_address(report: &Report, device: &DeviceReport, level: Level) -> Finding {
     let name = &*device.name;
-    let problem = format!(
-        "{name} serves no address of this host, and librpma finds a device by its address alone."
-    );
-    let finding = Finding::new(level, "no_address", problem).about(name);
     let interface = interface(report, device);
+    let new = |problem: String| Finding::new(level, "no_address", problem).about(name);
+    let up = format!("ip link set dev {interface} up");
+    // It may have one that failed to be bound to.
+    let mut addresses = report.addresses.iter();
+    let refused = addresses.find_map(|address| {
+        let of_device = address.interface.as_deref() == Some(interface);
+        let why = address.error.as_ref().filter(|_| of_device)?;
+        Some((&address.address, cause(why)))
+    });
+    if let Some((address, why)) = refused {
+        let problem = format!(
+            "{name} serves no address of this host, although its network interface {interface} has \
+             {address}: {why}."
+        );
+        let show = format!("ibv_devinfo -v -d {name}");
+        let how = "See whether the link is up, and the address among the GIDs of the device:";
+        return new(problem).mend(how, &[&up, &show]);
+    }
+    let finding = new(format!(
+        "{name} serves no address of this host, and librpma finds a device by its address alone."
+    ));
     let add = format!("ip addr add ADDRESS/PREFIX dev {interface}");
     let infiniband = device
         .ports
@@ -349,7 +367,6 @@ fn no_address(report: &Report, device: &DeviceReport, level: Level) -> Finding {
         let how = "Give its IP interface (IPoIB) an address, as root:";
         finding.mend(how, &["modprobe ib_ipoib", &add])
     } else {
-        let up = format!("ip link set dev {interface} up");
         let how = "Give its network interface an address, as root:";
         finding.mend(how, &[&add, &up])
     }
@@ -638,6 +655,30 @@ fn memlock(report: &Report) -> Option<Finding> {
                 &["docker run --ulimit memlock=-1 IMAGE"],
             ),
     )
+}
+
+/// What a process may usually open, and more than a few connections need.
+const USUAL_FILES: u64 = 1024;
+
+fn nofile(report: &Report) -> Option<Finding> {
+    let limit = &report.host.nofile;
+    let soft = limit.soft.filter(|soft| *soft < USUAL_FILES)?;
+    let problem = format!(
+        "A process of this user can open {soft} files (RLIMIT_NOFILE), and each connection takes 2 \
+         or 3 descriptors. More fails with \"Too many open files\"."
+    );
+    let raise = limit.hard.map_or(USUAL_FILES, |hard| hard.min(USUAL_FILES));
+    let finding = Finding::new(Level::Warning, "nofile_low", problem);
+    Some(if raise > soft {
+        let raise = format!("ulimit -n {raise}");
+        finding.mend("In the shell, before the program is started:", &[&raise])
+    } else {
+        let write = "echo '* - nofile 65536' >/etc/security/limits.d/nofile.conf";
+        finding.mend(
+            "For users who log in, as root; it holds from the next login on:",
+            &[write],
+        )
+    })
 }
 
 fn persistent_memory(report: &Report) -> Vec<Finding> {
