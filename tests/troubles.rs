@@ -205,21 +205,28 @@ fn shown() -> Shown {
     Shown { logged, words }
 }
 
-/// Without what differs from one run, or one device, to the next: numbers and addresses.
+/// Without what differs from one run, or one device, to the next: the device's address and limits,
+/// ports, and numbers that are written in hexadecimal.
 fn plain(line: &str) -> String {
+    let line = line.replace("127.0.0.1", "ADDRESS");
+    let line = line.replace("10.77.0.1", "ADDRESS");
     let mut plain = String::new();
-    let mut rest = line;
+    let mut rest = line.as_str();
     while let Some(at) = rest.find(|c: char| c.is_ascii_digit()) {
         plain.push_str(&rest[..at]);
-        plain.push('#');
         rest = &rest[at..];
         let end = |digits: fn(char) -> bool, text: &str| {
             text.find(|c: char| !digits(c)).unwrap_or(text.len())
         };
-        rest = match rest.strip_prefix("0x") {
-            Some(hex) => &hex[end(|c| c.is_ascii_hexdigit(), hex)..],
-            None => &rest[end(|c| c.is_ascii_digit(), rest)..],
+        let number;
+        (number, rest) = match rest.strip_prefix("0x") {
+            Some(hex) => ("0x", &hex[end(|c| c.is_ascii_hexdigit(), hex)..]),
+            None => rest.split_at(end(|c| c.is_ascii_digit(), rest)),
         };
+        let varies = [" is ", "ADDRESS:"]
+            .iter()
+            .any(|before| plain.ends_with(before));
+        plain.push_str(if varies { "N" } else { number });
     }
     plain.push_str(rest);
     plain.split_whitespace().collect::<Vec<_>>().join(" ")

@@ -217,12 +217,6 @@ static void memlock(void)
 	reg(map(1 << 20, PROT_READ | PROT_WRITE), 1 << 20, ALL);
 }
 
-static void memlock_raisable(void)
-{
-	limit(RLIMIT_MEMLOCK, 65536, 1 << 23);
-	reg(map(1 << 20, PROT_READ | PROT_WRITE), 1 << 20, ALL);
-}
-
 static void memlock_none(void)
 {
 	limit(RLIMIT_MEMLOCK, 0, 0);
@@ -239,7 +233,7 @@ static void unmapped(void)
 
 static void read_only(void)
 {
-	reg(map(SIZE, PROT_READ), SIZE, RPMA_MR_USAGE_WRITE_DST);
+	reg(map(2 * SIZE, PROT_READ), 2 * SIZE, RPMA_MR_USAGE_WRITE_DST);
 }
 
 /* A file, whose path is in the environment, to be written by the other side. */
@@ -247,11 +241,11 @@ static void file(void)
 {
 	const char *path = getenv("RPMA_TROUBLES_FILE");
 	int fd = path != NULL ? open(path, O_RDWR) : -1;
-	void *memory = mmap(NULL, 1 << 21, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	void *memory = mmap(NULL, 2 * SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 
 	if (memory == MAP_FAILED)
 		FAIL("%s: %s", path, strerror(errno));
-	reg(memory, 1 << 21, RPMA_MR_USAGE_WRITE_DST);
+	reg(memory, 2 * SIZE, RPMA_MR_USAGE_WRITE_DST);
 }
 
 static void not_persistent(void)
@@ -489,7 +483,6 @@ static const struct {
 	{"no-host", no_host},
 	{"in-use", in_use},
 	{"memlock", memlock},
-	{"memlock-raisable", memlock_raisable},
 	{"memlock-none", memlock_none},
 	{"unmapped", unmapped},
 	{"read-only", read_only},

@@ -292,10 +292,10 @@ impl Conn {
     /// The memory may be written until the receive has completed.
     #[inline(always)]
     pub unsafe fn recv(&self, dst: Option<LocalRange>, wr_id: u64) -> Result<()> {
-        let mut wr = RecvWr::new(wr_id, dst.map(|dst| dst.sge()));
+        let sge = dst.map(|dst| dst.sge());
         // SAFETY: passed on to the caller.
-        let posted = unsafe { self.link.qp.post_recv(&mut wr) };
-        posted.map_err(|errno| recv_failed(&wr, errno))
+        let posted = unsafe { self.link.qp.post_recv(&mut RecvWr::new(wr_id, sge)) };
+        posted.map_err(recv_failed)
     }
 
     /// Writes 8 bytes at once, natively or by a write that waits for the reads
@@ -424,7 +424,8 @@ unsafe fn flush_native(
     posted.map_err(|errno| complete_failed("FLUSH", errno))
 }
 
-// Out of line, so that an operation that works does not carry them along.
+// Out of line, so that an operation that works does not carry them along; where to name what was
+// posted would cost one that works, it is not named.
 
 #[cold]
 #[inline(never)]
@@ -434,8 +435,8 @@ fn send_failed(wr: &SendWr, errno: Errno) -> Error {
 
 #[cold]
 #[inline(never)]
-fn recv_failed(wr: &RecvWr, errno: Errno) -> Error {
-    failed!("ibv_post_recv", "{wr}")(errno)
+fn recv_failed(errno: Errno) -> Error {
+    failed!("ibv_post_recv")(errno)
 }
 
 #[cold]

@@ -187,9 +187,10 @@ impl ConnReq {
     /// # Safety
     /// The memory may be written until the receive has completed.
     pub unsafe fn recv(&self, dst: LocalRange, wr_id: u64) -> Result<()> {
-        let mut wr = RecvWr::new(wr_id, Some(dst.sge()));
+        let sge = Some(dst.sge());
         // SAFETY: passed on to the caller.
-        unsafe { self.link.qp.post_recv(&mut wr) }.map_err(failed!("ibv_post_recv", "{wr}"))
+        unsafe { self.link.qp.post_recv(&mut RecvWr::new(wr_id, sge)) }
+            .map_err(failed!("ibv_post_recv"))
     }
 
     /// Accepts an incoming request, or sends an outgoing one.

@@ -1,6 +1,6 @@
 use super::error::{Steps, failed};
 use super::{Error, Peer, Result};
-use crate::verbs::{self, CompChannel, Context, ibv_wc};
+use crate::verbs::{self, CompChannel, Context, Errno, ibv_wc};
 use std::ffi::c_int;
 use std::mem::ManuallyDrop;
 
@@ -102,7 +102,13 @@ impl Drop for Cq {
 }
 
 fn req_notify(cq: &verbs::Cq) -> Result<()> {
-    cq.req_notify().map_err(failed!("ibv_req_notify_cq"))
+    cq.req_notify().map_err(req_notify_failed)
+}
+
+#[cold]
+#[inline(never)]
+fn req_notify_failed(errno: Errno) -> Error {
+    failed!("ibv_req_notify_cq")(errno)
 }
 
 #[cold]

@@ -7,6 +7,7 @@
 
 use crate::log::Text;
 use crate::verbs::{Errno, LookupError};
+use libc::rlimit;
 use std::ffi::CStr;
 use std::fmt::{self, Write};
 
@@ -161,7 +162,7 @@ impl fmt::Display for Remedy {
         let shown = match self {
             Remedy::Unknown => Ok(()),
             Remedy::Text(text) => write!(f, ". {text}"),
-            Remedy::Memlock => show_memlock(f),
+            Remedy::Memlock => show_memlock(f, memlock()),
             Remedy::Devices(other) => show_devices(f, other),
         };
         errno.leave();
@@ -169,14 +170,19 @@ impl fmt::Display for Remedy {
     }
 }
 
-/// What the kernel pins for a device counts as locked by the process, unless it has CAP_IPC_LOCK.
-fn show_memlock(f: &mut fmt::Formatter) -> fmt::Result {
-    let mut limit = libc::rlimit {
+/// How much a process may lock; what the kernel pins for a device counts, unless the process has
+/// CAP_IPC_LOCK.
+fn memlock() -> rlimit {
+    let mut limit = rlimit {
         rlim_cur: libc::RLIM_INFINITY,
         rlim_max: libc::RLIM_INFINITY,
     };
     // SAFETY: writes to a structure of the type it takes, or fails and leaves it.
     unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
+    limit
+}
+
+fn show_memlock(f: &mut impl Write, limit: rlimit) -> fmt::Result {
     if limit.rlim_cur == libc::RLIM_INFINITY {
         return f.write_str(
             ". The host or the device has no more memory, or the device no more of these; it is \
@@ -249,6 +255,82 @@ fn try_to_open(path: &CStr) -> Result<(), Errno> {
                 libc::close(fd);
                 Ok(())
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Remedy, rlimit, show_memlock};
+    use crate::verbs::Errno;
+
+    fn memlock(rlim_cur: u64, rlim_max: u64) -> String {
+        let mut text = String::new();
+        show_memlock(&mut text, rlimit { rlim_cur, rlim_max }).unwrap();
+        text
+    }
+
+    #[test]
+    fn the_limit_is_shown_with_what_it_may_be_raised_to() {
+        let all = libc::RLIM_INFINITY;
+        let begins = [
+            (
+                65536,
+                65536,
+                "65536 bytes in all (RLIMIT_MEMLOCK, which is also the hard limit)",
+            ),
+            (
+                65536,
+                131072,
+                "65536 bytes in all (RLIMIT_MEMLOCK, which it may raise to 131072)",
+            ),
+            (
+                0,
+                all,
+                "0 bytes in all (RLIMIT_MEMLOCK, which it may raise to any number)",
+            ),
+        ];
+        for (soft, hard, words) in begins {
+            let text = memlock(soft, hard);
+            let words =
+                format!(". A process without CAP_IPC_LOCK may lock {words}: raise that by ");
+            assert!(text.starts_with(&words), "{text}");
+        }
+        assert!(memlock(all, all).ends_with("(RLIMIT_MEMLOCK), for there is none"));
+    }
+
+    /// What the call was given takes up to some 300 bytes of 1023.
+    #[test]
+    fn every_remedy_has_room_in_a_message() {
+        let calls = [
+            "rdma_getaddrinfo",
+            "rdma_create_event_channel",
+            "rdma_create_id",
+            "rdma_bind_addr",
+            "rdma_listen",
+            "rdma_resolve_addr",
+            "rdma_resolve_route",
+            "rdma_connect",
+            "rdma_accept",
+            "rdma_disconnect",
+            "rdma_create_qp_ex",
+            "ibv_reg_mr",
+            "ibv_advise_mr",
+            "ibv_create_cq",
+            "ibv_create_srq",
+            "ibv_post_send",
+            "ibv_wr_complete",
+            "ibv_post_recv",
+            "ibv_post_srq_recv",
+            "ibv_dealloc_pd",
+        ];
+        for call in calls {
+            let remedies = (1..134).map(|errno| Remedy::of(call, Errno(errno)).to_string());
+            let longest = remedies.map(|text| text.len()).max();
+            assert!(
+                (1..700).contains(&longest.unwrap_or(0)),
+                "{call}: {longest:?}"
+            );
         }
     }
 }

@@ -62,15 +62,14 @@ impl Srq {
     #[inline(always)]
     pub unsafe fn recv(&self, dst: Option<LocalRange>, wr_id: u64) -> Result<()> {
         let sge = dst.map(|dst| dst.sge());
-        let mut wr = RecvWr::new(wr_id, sge);
         // SAFETY: passed on to the caller.
-        let posted = unsafe { self.srq.post_recv(&mut wr) };
-        posted.map_err(|errno| srq_recv_failed(&wr, errno))
+        let posted = unsafe { self.srq.post_recv(&mut RecvWr::new(wr_id, sge)) };
+        posted.map_err(srq_recv_failed)
     }
 }
 
 #[cold]
 #[inline(never)]
-fn srq_recv_failed(wr: &RecvWr, errno: Errno) -> Error {
-    failed!("ibv_post_srq_recv", "{wr}")(errno)
+fn srq_recv_failed(errno: Errno) -> Error {
+    failed!("ibv_post_srq_recv")(errno)
 }

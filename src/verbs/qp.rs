@@ -153,7 +153,10 @@ impl fmt::Display for SendWr {
             "opcode=IBV_WR_{name}, send_flags={flags:#x}, wr_id={wr_id:#x}"
         )?;
         // SAFETY: set if it counts.
-        unsafe { show_range(f, num_sge, &self.sge) }?;
+        if let Some(sge) = unsafe { (num_sge != 0).then(|| self.sge.assume_init_ref()) } {
+            let (addr, length, lkey) = (sge.addr, sge.length, sge.lkey);
+            write!(f, ", addr={addr:#x}, length={length}, lkey={lkey:#x}")?;
+        }
         if let Some(rdma) = remote {
             write!(
                 f,
@@ -163,21 +166,6 @@ impl fmt::Display for SendWr {
         }
         Ok(())
     }
-}
-
-/// # Safety
-/// The range is set unless there is none.
-unsafe fn show_range(
-    f: &mut fmt::Formatter,
-    num_sge: c_int,
-    sge: &MaybeUninit<Sge>,
-) -> fmt::Result {
-    if num_sge == 0 {
-        return Ok(());
-    }
-    // SAFETY: vouched for.
-    let Sge { addr, length, lkey } = unsafe { sge.assume_init_ref() };
-    write!(f, ", addr={addr:#x}, length={length}, lkey={lkey:#x}")
 }
 
 /// A receive work request of one range or none.
@@ -205,14 +193,6 @@ impl RecvWr {
     pub(super) fn raw(&mut self) -> *mut ibv_recv_wr {
         self.raw.sg_list = sg_list(self.raw.num_sge, &mut self.sge);
         &mut self.raw
-    }
-}
-
-impl fmt::Display for RecvWr {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "wr_id={:#x}", self.raw.wr_id)?;
-        // SAFETY: `new` has set the range if there is one.
-        unsafe { show_range(f, self.raw.num_sge, &self.sge) }
     }
 }
 
