@@ -7,6 +7,7 @@ use softverbs::frames::{self, AtomicOp, Flags, FlushKind, Frame, Nak, Params, Pr
 use softverbs::frames::{HEADER, MAX_FIELDS, SEGMENT};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// A socket to where someone listens.
@@ -849,4 +850,68 @@ fn requests_are_flushed_though_the_one_they_are_for_takes_nothing() {
             }
         }
     }
+}
+
+/// Where messages are answered in turn, an acknowledgement waits for the answer, but not for ever.
+#[test]
+fn an_acknowledgement_comes_though_others_never_stop_talking() {
+    const TURNS: u32 = 12;
+    let (mut connection, other) = (Connection::new(), Connection::new());
+    let mut talker = other.peer.0.try_clone().unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let words = encoded(&Frame::ReadyAgain, &[]).repeat(8192);
+            while !stop.load(Ordering::Relaxed) {
+                talker.write_all(&words).unwrap();
+            }
+        });
+        let server = &connection.server;
+        let (comp, recv_cq) = (&server.comp, &server.recv_cq);
+        let mut said = Ok(());
+        for seq in 0..TURNS {
+            server.recv(1, vec![]);
+            recv_cq.arm(false);
+            let (flags, imm) = (ALONE, 0);
+            connection
+                .peer
+                .say(&encoded(&Frame::Send { seq, flags, imm }, &[]));
+            if !comp.wait(LIMIT) || recv_cq.poll() == Ok(None) {
+                said = Err("a message has not come");
+                break;
+            }
+            if seq + 1 < TURNS {
+                let answer = post_list(server.qp(), &[Wr::new(2, Op::Send, vec![]).unsignaled()]);
+                if answer.is_err() {
+                    said = Err("no answer can be posted");
+                    break;
+                }
+                connection.peer.say(&encoded(&Frame::Ack(seq), &[]));
+            }
+        }
+        let acknowledged = said.map(|()| {
+            let mut buffer = vec![];
+            let mut part = [0; 4096];
+            loop {
+                let frame = frames::decode(&buffer).unwrap_or(None);
+                if let Some((frame, fields, payload)) = frame {
+                    if frame == Frame::Ack(TURNS - 1) {
+                        return true;
+                    }
+                    buffer.drain(..fields + payload);
+                    continue;
+                }
+                match connection.peer.0.read(&mut part) {
+                    Ok(n) if n > 0 => buffer.extend_from_slice(&part[..n]),
+                    _ => return false,
+                }
+            }
+        });
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(
+            acknowledged,
+            Ok(true),
+            "whether the last one is acknowledged"
+        );
+    });
 }
