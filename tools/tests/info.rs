@@ -653,9 +653,11 @@ all             $I
 local           $I $RPMA_VM_IP
 others          $I 127.0.0.1 198.51.100.1
 user            as_user 65536 $I
+shown           chmod 666 /dev/dax0.0; as_user 8388608 /share/rpma-info 127.0.0.1; chmod 600 /dev/dax0.0
 page            as_user 1024 $I
 closed          chmod 600 /dev/infiniband/uverbs0; as_user 8388608 $I; chmod 666 /dev/infiniband/uverbs0
 no-cm           mv /dev/infiniband/rdma_cm /run; $I; mv /run/rdma_cm /dev/infiniband
+no-driver       mv /etc/libibverbs.d /run; $I; mv /run/libibverbs.d /etc
 no-node         mv /dev/infiniband/uverbs0 /run; $I; mv /run/uverbs0 /dev/infiniband
 down            ip link set dummy0 down; $I; ip link set dummy0 up
 no-address      ip addr flush dev dummy0; $I
@@ -736,6 +738,16 @@ fn on_the_kernels_device() {
         let text = finding(&others, "address_not_served").to_string();
         assert!(text.contains("10.77.0.1 (rxe0)"), "{text}");
 
+        let text = read("shown");
+        let (_, end) = text.split_once("\nFindings\n").unwrap();
+        let lines = end.lines().map(|line| match line {
+            "" => String::new(),
+            _ => format!("    {line}"),
+        });
+        let shown = lines.collect::<Vec<_>>().join("\n");
+        let readme = fs::read_to_string(root().join("README.md")).unwrap();
+        assert!(readme.contains(&shown), "README.md does not show\n{shown}");
+
         let user = case("user");
         assert_eq!(errors(&user), [""; 0], "{user:#}");
         assert_eq!(finding(&user, "memlock_low")["level"], "warning");
@@ -752,6 +764,7 @@ fn on_the_kernels_device() {
         for (name, expected) in [
             ("closed", "no_permission rxe0"),
             ("no-cm", "no_rdma_cm -"),
+            ("no-driver", "driver_missing rxe0"),
             ("no-node", "device_node_missing rxe0"),
             ("down", "port_not_active rxe0"),
             ("no-address", "no_address rxe0"),

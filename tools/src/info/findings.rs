@@ -4,6 +4,7 @@ use super::devices::{ACTIVE, DeviceReport, Operation, Port, Step};
 use super::text::{bytes, cause};
 use super::{Address, Node, Report, Whose};
 use serde::Serialize;
+use std::net::IpAddr;
 
 /// Something that a user should know.
 #[derive(Debug, Clone, Serialize)]
@@ -69,6 +70,7 @@ pub fn of(report: &Report) -> Vec<Finding> {
     let mut found = vec![];
     found.extend(libraries(report));
     found.extend(no_device(report));
+    found.extend(unlisted(report));
     // Without it nothing is served, which need not be said of each device and address.
     let cm = rdma_cm(report);
     let connects = cm.is_none();
@@ -123,27 +125,10 @@ fn no_device(report: &Report) -> Option<Finding> {
         let finding = Finding::new(Level::Error, "devices_not_listed", problem);
         return Some(finding.mend(OVER_SOFTVERBS, &SOFTVERBS));
     }
-    if !report.devices.is_empty() {
+    if !report.devices.is_empty() || !report.host.kernel_devices.is_empty() {
         return None;
     }
     let container = report.host.container.is_some();
-    if let Some(device) = report.host.kernel_devices.first() {
-        let name = &device.name;
-        let problem = format!(
-            "The kernel has the RDMA device {name}, but programs can't open it: there is no \
-             /dev/infiniband/uverbs* for it here."
-        );
-        let finding = Finding::new(Level::Error, "device_node_missing", problem).about(name);
-        let finding = if container {
-            finding.mend("Start the container with the devices:", &WITH_DEVICES)
-        } else {
-            finding.mend(
-                "Load the module that makes it, as root:",
-                &["modprobe ib_uverbs"],
-            )
-        };
-        return Some(finding.mend(format!("Or: {}", lower(OVER_SOFTVERBS)), &SOFTVERBS));
-    }
     let place = if container {
         "in this container"
     } else {
@@ -167,6 +152,49 @@ fn no_device(report: &Report) -> Option<Finding> {
         commands.extend(WITH_DEVICES);
     }
     Some(finding.mend(root, &commands))
+}
+
+/// Devices that the kernel has and libibverbs does not list.
+fn unlisted(report: &Report) -> Vec<Finding> {
+    if report.libraries.softverbs || report.devices_error.is_some() {
+        return vec![];
+    }
+    let level = match report.devices.iter().any(|device| device.usable) {
+        true => Level::Warning,
+        false => Level::Error,
+    };
+    let kernel = report.host.kernel_devices.iter();
+    let unlisted = kernel.filter(|kernel| report.device(&kernel.name).is_none());
+    let found = unlisted.map(|kernel| {
+        let name = &kernel.name;
+        let finding = if let Some(node) = &kernel.node {
+            let problem = format!(
+                "The kernel has the RDMA device {name}, at {}, but libibverbs has no driver for it.",
+                node.path.display()
+            );
+            Finding::new(level, "driver_missing", problem).mend(
+                "Install the drivers of rdma-core; on Debian, and on Fedora and the like:",
+                &["apt-get install ibverbs-providers", "dnf install libibverbs"],
+            )
+        } else {
+            let problem = format!(
+                "The kernel has the RDMA device {name}, but programs can't open it: there is no \
+                 /dev/infiniband/uverbs* for it here."
+            );
+            let finding = Finding::new(level, "device_node_missing", problem);
+            match report.host.container {
+                Some(_) => finding.mend("Start the container with the devices:", &WITH_DEVICES),
+                None => finding.mend(
+                    "Load the module that makes it, as root:",
+                    &["modprobe ib_uverbs"],
+                ),
+            }
+        };
+        finding
+            .about(name)
+            .mend(format!("Or: {}", lower(OVER_SOFTVERBS)), &SOFTVERBS)
+    });
+    found.collect()
 }
 
 /// Adds a device of the first free name.
@@ -540,9 +568,18 @@ fn not_served(report: &Report, address: &Address, connects: bool) -> Option<Find
         }
         (Whose::Local, Some(device), Some(interface)) => {
             let name = &device.name;
+            let gid = address.ip.map(|ip| match ip {
+                IpAddr::V4(ip) => ip.to_ipv6_mapped().to_string(),
+                IpAddr::V6(ip) => ip.to_string(),
+            });
+            let mut gids = device.ports.iter().flat_map(|port| &port.gids);
+            let reason = match gids.any(|it| Some(&it.gid) == gid.as_ref()) {
+                true => "",
+                false => "it has no GID for it; ",
+            };
             let problem = format!(
-                "{name} is behind {interface}, but does not serve {text}: it has no GID for it, or \
-                 its port is not active. librpma says: {why}."
+                "{name} is behind {interface}, but does not serve {text}: {reason}librpma says: \
+                 {why}."
             );
             instead(report, found("address_not_served", problem)).mend(
                 "See whether the address is in use and the link up:",
