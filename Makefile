@@ -1,9 +1,9 @@
 # The front door. The work is done by cargo and by scripts/.
 #
-#   make               build the library: target/release/librpma.so and librpma.a; and softverbs
+#   make               build the library: target/release/librpma.so and librpma.a; softverbs; the tools
 #   make test          install what the tests need and run all of them
 #   make demo          install what it needs and show the library at work
-#   make install       install library, softverbs, header, manual, pkg-config and CMake files
+#   make install       install library, softverbs, tools, header, manual, pkg-config and CMake files
 #   make uninstall     remove them
 #   make deb           build Debian packages of them for this distribution: target/deb/*.deb
 #   make rpm           build RPM packages of them: target/rpm/*.rpm
@@ -34,7 +34,7 @@ CMAKE   := $(LIBDIR)/cmake/librpma
 
 build:
 	scripts/install-deps build
-	cargo build --release --locked --package librpma --package softverbs
+	cargo build --release --locked --package librpma --package softverbs --package librpma-tools
 
 test:
 	scripts/install-deps
@@ -43,6 +43,7 @@ test:
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace --document-private-items
 	scripts/debian13
 	cargo test --locked --no-fail-fast --package softverbs
+	cargo test --locked --no-fail-fast --package librpma-tools
 	cargo test --locked --no-fail-fast
 
 demo:
@@ -85,11 +86,12 @@ clean:
 # network.
 SOURCES := build.rs $(wildcard src/*.rs src/*/*.rs)
 DEVICE  := softverbs/build.rs $(shell find softverbs/src -name '*.rs')
+TOOLS   := tools/build.rs include/librpma.h $(shell find tools/src -type f)
 .PHONY: built
 built:
 	@newer() { file=$$1; shift; for source; do [ "$(BUILT)/$$file" -nt "$$source" ] || return 1; done; }; \
 	newer librpma.so $(SOURCES) && newer librpma.a $(SOURCES) && newer libsoftverbs.so $(DEVICE) && \
-	    newer softverbs $(DEVICE) || $(MAKE) build
+	    newer softverbs $(DEVICE) && newer rpma-info $(TOOLS) && newer rpma-perf $(TOOLS) || $(MAKE) build
 
 # Paths end up in files for other tools, so they are absolute and of plain characters.
 PLAIN = $(foreach path,PREFIX BINDIR LIBDIR INCLUDEDIR MANDIR,$(if $(filter-out /%,$($(path)))$(word 2,$($(path)))$(shell \
@@ -106,7 +108,7 @@ install: built
 	ln -sf librpma.so.0 "$(DESTDIR)$(LIBDIR)/librpma.so"
 	install -m 644 "$(BUILT)/librpma.a" "$(DESTDIR)$(LIBDIR)/librpma.a"
 	install -m 644 "$(BUILT)/libsoftverbs.so" "$(DESTDIR)$(LIBDIR)/libsoftverbs.so"
-	install -m 755 "$(BUILT)/softverbs" "$(DESTDIR)$(BINDIR)/softverbs"
+	install -m 755 "$(BUILT)/softverbs" "$(BUILT)/rpma-info" "$(BUILT)/rpma-perf" "$(DESTDIR)$(BINDIR)"
 	install -m 644 include/librpma.h "$(DESTDIR)$(INCLUDEDIR)/librpma.h"
 	cd man && for page in */*; do to="$(DESTDIR)$(MANDIR)/$$page"; \
 	    if [ -h "$$page" ]; then cp -Pf "$$page" "$$to"; else install -m 644 "$$page" "$$to"; fi || exit; done
@@ -121,7 +123,8 @@ install: built
 uninstall:
 	$(PLAIN)
 	rm -f "$(DESTDIR)$(LIBDIR)/librpma.so.0" "$(DESTDIR)$(LIBDIR)/librpma.so" "$(DESTDIR)$(LIBDIR)/librpma.a"
-	rm -f "$(DESTDIR)$(LIBDIR)/libsoftverbs.so" "$(DESTDIR)$(BINDIR)/softverbs"
+	rm -f "$(DESTDIR)$(LIBDIR)/libsoftverbs.so"
+	rm -f $(addprefix "$(DESTDIR)$(BINDIR)"/,softverbs rpma-info rpma-perf)
 	rm -f "$(DESTDIR)$(INCLUDEDIR)/librpma.h" "$(DESTDIR)$(LIBDIR)/pkgconfig/librpma.pc"
 	rm -rf "$(DESTDIR)$(CMAKE)"
 	cd man && for page in */*; do rm -f "$(DESTDIR)$(MANDIR)/$$page"; done

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use support::{cc, release, root, run, scratch, softverbs};
+use support::{cc, release, root, run, scratch, softverbs, tools};
 
 const PRINTED: &str = "1 Temporary error, try again, success\n";
 
@@ -19,6 +19,7 @@ fn make(goal: &str, variables: &[(&str, &Path)]) {
 fn make_command(goal: &str, variables: &[(&str, &Path)]) -> Command {
     let target = release().parent().unwrap();
     softverbs();
+    tools();
     let assign = |(name, value): (&str, &Path)| format!("{name}={}", value.display());
     let mut command = Command::new("make");
     command
@@ -84,6 +85,13 @@ impl Installed {
         let lib = self.lib();
         let (stdout, _) = run(Command::new(program).env("LD_LIBRARY_PATH", &lib));
         assert_eq!(stdout, PRINTED);
+        self.loads(program, shared);
+    }
+
+    /// The program finds or doesn't need the installed shared library.
+    #[track_caller]
+    fn loads(&self, program: &Path, shared: bool) {
+        let lib = self.lib();
         let ldd = Command::new("ldd")
             .arg(program)
             .env("LD_LIBRARY_PATH", &lib)
@@ -171,6 +179,20 @@ fn softverbs_runs_a_program() {
     assert_eq!(stdout, PRINTED);
 }
 
+/// They find the library that was installed, and nothing of the place where they were built.
+#[test]
+fn the_tools_run() {
+    let installed = Installed::new("install-tools");
+    for tool in ["rpma-info", "rpma-perf"] {
+        let program = installed.prefix.join("bin").join(tool);
+        let (stdout, _) = run(Command::new(&program)
+            .arg("--version")
+            .env("LD_LIBRARY_PATH", installed.lib()));
+        assert_eq!(stdout, format!("{tool} {}\n", env!("CARGO_PKG_VERSION")));
+        installed.loads(&program, true);
+    }
+}
+
 #[test]
 fn the_manual_is_found() {
     let installed = Installed::new("install-manual");
@@ -183,7 +205,14 @@ fn the_manual_is_found() {
     assert!(read.contains("rpma_read(struct rpma_conn *conn,"), "{read}");
     // A page of several functions, by another name than its own.
     assert_eq!(show(&["rpma_send_with_imm"]), show(&["rpma_send"]));
-    for (section, page) in [("7", "librpma"), ("7", "softverbs"), ("1", "softverbs")] {
+    let pages = [
+        ("7", "librpma"),
+        ("7", "softverbs"),
+        ("1", "softverbs"),
+        ("1", "rpma-info"),
+        ("1", "rpma-perf"),
+    ];
+    for (section, page) in pages {
         let text = show(&[section, page]);
         assert!(text.contains(page), "man {section} {page}: {text}");
     }
@@ -214,6 +243,8 @@ fn everything_lands_in_destdir_and_is_removed_again() {
     assert_eq!(
         found,
         [
+            "opt/rpma/bin/rpma-info",
+            "opt/rpma/bin/rpma-perf",
             "opt/rpma/bin/softverbs",
             "opt/rpma/inc/librpma.h",
             "opt/rpma/lib64/cmake/librpma/librpma-config-version.cmake",

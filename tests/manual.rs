@@ -700,6 +700,9 @@ impl Help {
                 .unwrap_or_else(|| panic!("under no title: {line}"));
             if line.starts_with("          ") {
                 let (_, about) = entries.last_mut().unwrap();
+                if !about.is_empty() && !about.ends_with('\n') {
+                    about.push('\n');
+                }
                 *about += &format!("{}\n", line.trim());
                 continue;
             }
@@ -776,6 +779,17 @@ fn generate() -> BTreeMap<PathBuf, Made> {
     let related = [(1, "softverbs"), (1, "ibv_devinfo"), (7, "librpma")];
     let made = program(&info, &[], &text[at..], &related);
     all.insert("man1/rpma-info.1".into(), made);
+    let perf = support::tools().join("rpma-perf");
+    let text = fs::read_to_string(root().join("docs/rpma-perf.md")).unwrap();
+    let at = text.find("## What is measured").unwrap();
+    let related = [(1, "softverbs"), (1, "rpma-info"), (7, "librpma")];
+    let made = program(
+        &perf,
+        &["server", "client", "compare"],
+        &text[at..],
+        &related,
+    );
+    all.insert("man1/rpma-perf.1".into(), made);
     all
 }
 

@@ -56,8 +56,8 @@ pub struct Client {
     /// has the memory for.
     #[arg(required = true, value_parser = operation)]
     pub operation: Vec<Choice>,
-    /// Bytes of an operation: a list, where 8..1M doubles and 8..1M*8 takes eight times as many.
-    #[arg(short, long, value_name = "LIST", default_value = "8..256K*8", value_parser = sizes)]
+    /// Bytes of an operation: a list, where 8..1M doubles and 8..1Mx8 takes eight times as many.
+    #[arg(short, long, value_name = "LIST", default_value = "8..256Kx8", value_parser = sizes)]
     pub sizes: List<u64>,
     /// Operations under way at once on a connection.
     #[arg(short, long, value_name = "LIST", default_value = "1,16", value_parser = depths)]
@@ -212,7 +212,7 @@ fn sizes(text: &str) -> Result<List<u64>, String> {
             all.push(bytes(part)?);
             continue;
         };
-        let (last, factor) = rest.split_once('*').unwrap_or((rest, "2"));
+        let (last, factor) = rest.split_once('x').unwrap_or((rest, "2"));
         let (first, last) = (bytes(first)?, bytes(last)?);
         let factor: u64 = factor
             .parse()
