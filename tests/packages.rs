@@ -5,24 +5,26 @@
 mod support;
 
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Lines, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
-use std::sync::mpsc::{Receiver, channel};
-use std::thread;
-use std::time::Duration;
 use support::{root, run, scratch};
 
-const PACKAGES: [&str; 3] = ["librpma0-rs", "librpma-rs-dev", "softverbs"];
+const PACKAGES: [&str; 4] = [
+    "librpma0-rs",
+    "librpma-rs-dev",
+    "librpma-tools",
+    "softverbs",
+];
 /// The members of the workspace whose code is in them.
-const MEMBERS: [&str; 2] = ["librpma", "softverbs"];
-/// How long one step in the root may take; apt is what takes long.
-const LIMIT: Duration = Duration::from_secs(300);
+const MEMBERS: [&str; 3] = ["librpma", "librpma-tools", "softverbs"];
+/// How many seconds one step in the root may take; apt is what takes long.
+const LIMIT: u32 = 300;
 
 fn target() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap()
@@ -58,7 +60,8 @@ fn there_is_each_package_of_this_version() {
         .filter(|name| name.ends_with(".deb"))
         .collect();
     found.sort();
-    let symbols = ["librpma0-rs", "softverbs"].map(|package| format!("{package}-dbgsym"));
+    let symbols =
+        ["librpma0-rs", "librpma-tools", "softverbs"].map(|package| format!("{package}-dbgsym"));
     let mut expected: Vec<_> = PACKAGES.map(file).to_vec();
     expected.extend(symbols.iter().map(|package| file(package)));
     expected.sort();
@@ -144,7 +147,7 @@ Comment:
         field(&format!("Redistribution{terms}")),
     );
     for crate_ in linked_crates() {
-        text += &crate_.paragraph();
+        text += &crate_.paragraphs();
     }
     text += "
 License: Apache-2.0
@@ -170,48 +173,52 @@ struct Crate {
     /// As an SPDX expression, where there is one.
     licence: Option<String>,
     authors: Vec<String>,
-    /// The names and texts of its licences, notices and the like.
-    texts: BTreeMap<String, String>,
+    /// Its licences, notices and the like.
+    texts: Texts,
+    /// The same of what it carries in a directory that has its own.
+    carried: BTreeMap<String, Texts>,
 }
 
+/// Files' names and contents.
+type Texts = BTreeMap<String, String>;
+
 impl Crate {
-    fn paragraph(&self) -> String {
-        let mut text = format!(
-            "\nFiles: vendor/{}-{}/*\nCopyright:{}",
-            self.name,
-            self.version,
-            field(&self.holders().join("\n"))
-        );
+    /// What debian/copyright has to say of it.
+    fn paragraphs(&self) -> String {
+        let Self { name, version, .. } = self;
         let licence = self.licence.as_deref().unwrap_or("own");
-        if self.is_apache() {
-            let _ = writeln!(
-                text,
-                "License: Apache-2.0\nComment: Offered under {licence}."
-            );
-            return text;
+        let mut holders = holders(&self.texts);
+        if holders.is_empty() {
+            holders.clone_from(&self.authors);
         }
-        let texts: Vec<_> = self.texts.values().map(|text| text.trim()).collect();
-        assert!(
-            !texts.is_empty(),
-            "{} has no text of its licence",
-            self.name
-        );
-        let _ = write!(
-            text,
-            "License: {}-{}\n{}",
-            self.name,
-            licence.replace(' ', "-"),
-            field(&texts.join("\n\n"))
-        );
+        if holders.is_empty() {
+            holders.push(format!("The authors of {name}"));
+        }
+        let files = format!("vendor/{name}-{version}");
+        let mut text = if self.is_apache() {
+            let terms = format!("Apache-2.0\nComment: Offered under {licence}.\n");
+            paragraph(&files, &holders, &terms)
+        } else {
+            assert!(!self.texts.is_empty(), "{name} has no text of its licence");
+            let terms = format!(
+                "{name}-{}\n{}",
+                licence.replace([' ', '/'], "-"),
+                whole(&self.texts)
+            );
+            paragraph(&files, &holders, &terms)
+        };
+        for (dir, texts) in &self.carried {
+            let terms = format!("{name}-{}\n{}", dir.replace('/', "-"), whole(texts));
+            text += &paragraph(&format!("{files}/{dir}"), &self::holders(texts), &terms);
+        }
         text
     }
 
     /// Whether Apache-2.0, whose text every Debian system has, is one that may be chosen.
     fn is_apache(&self) -> bool {
         let licence = self.licence.as_deref().unwrap_or_default();
-        let offered = licence.split(" OR ").flat_map(|part| part.split('/'));
-        let chosen =
-            !licence.contains(" AND ") && offered.into_iter().any(|one| one == "Apache-2.0");
+        let mut offered = licence.split(" OR ").flat_map(|part| part.split('/'));
+        let chosen = !licence.contains(" AND ") && offered.any(|one| one == "Apache-2.0");
         assert!(
             !chosen || !self.texts.keys().any(|name| name.starts_with("NOTICE")),
             "{}: Apache-2.0 wants its NOTICE to be passed on",
@@ -219,26 +226,28 @@ impl Crate {
         );
         chosen
     }
+}
 
-    /// Who says in a licence's text that it is theirs, else the authors.
-    fn holders(&self) -> Vec<String> {
-        let lines = self.texts.values().flat_map(|text| text.lines());
-        let claims = lines.filter_map(|line| line.trim().strip_prefix("Copyright "));
-        let names = |claim: &&str| {
-            let rest = claim.trim_start_matches("(c) ");
-            rest.starts_with('2') && rest.contains(char::is_alphabetic)
-        };
-        let mut holders: Vec<_> = claims.filter(names).map(String::from).collect();
-        holders.sort();
-        holders.dedup();
-        if holders.is_empty() {
-            holders = self.authors.clone();
-        }
-        if holders.is_empty() {
-            holders.push(format!("The authors of {}", self.name));
-        }
-        holders
-    }
+fn paragraph(files: &str, holders: &[String], terms: &str) -> String {
+    let holders = field(&holders.join("\n"));
+    format!("\nFiles: {files}/*\nCopyright:{holders}License: {terms}")
+}
+
+fn whole(texts: &Texts) -> String {
+    let texts: Vec<_> = texts.values().map(|text| text.trim()).collect();
+    field(&texts.join("\n\n"))
+}
+
+/// Who says in the texts that it is theirs.
+fn holders(texts: &Texts) -> Vec<String> {
+    let lines = texts.values().flat_map(|text| text.lines());
+    let claims = lines.filter_map(|line| line.trim().strip_prefix("Copyright "));
+    let names = |claim: &&str| {
+        let rest = claim.trim_start_matches("(c) ");
+        rest.starts_with(['1', '2']) && rest.contains(char::is_alphabetic)
+    };
+    let holders: BTreeSet<_> = claims.filter(names).map(String::from).collect();
+    holders.into_iter().collect()
 }
 
 /// The crates whose code is in the packages, by name: not those that only build or test.
@@ -274,6 +283,7 @@ fn linked_crates() -> Vec<Crate> {
                 .unwrap_or_else(|| panic!("cargo metadata does not know {line}"));
             let words = |value: &Value| Some(value.as_str()?.to_owned());
             let dir = Path::new(package["manifest_path"].as_str().unwrap()).parent();
+            let (texts, carried) = texts(dir.unwrap());
             Crate {
                 name: name.into(),
                 version: version.into(),
@@ -284,22 +294,39 @@ fn linked_crates() -> Vec<Crate> {
                     .iter()
                     .filter_map(words)
                     .collect(),
-                texts: texts(dir.unwrap()),
+                texts,
+                carried,
             }
         })
         .collect()
 }
 
-fn texts(dir: &Path) -> BTreeMap<String, String> {
+/// The texts of a directory of sources, and those of the directories in it that have any.
+fn texts(dir: &Path) -> (Texts, BTreeMap<String, Texts>) {
     let starts = ["LICEN", "COPY", "NOTICE", "UNLICENSE"];
-    let mut texts = BTreeMap::new();
+    let (mut texts, mut carried) = (Texts::new(), BTreeMap::new());
     for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
-        let name = entry.file_name().to_string_lossy().to_uppercase();
-        if starts.iter().any(|start| name.starts_with(start)) && entry.path().is_file() {
-            texts.insert(name, fs::read_to_string(entry.path()).unwrap());
+        let name = entry.file_name().into_string().unwrap();
+        if entry.path().is_dir() {
+            // Code, some of it in files with such names; and what is linked into nothing.
+            if name == "tests" || name == "src" {
+                continue;
+            }
+            let (own, further) = self::texts(&entry.path());
+            let further = further.into_iter();
+            carried.extend(further.map(|(dir, texts)| (format!("{name}/{dir}"), texts)));
+            if !own.is_empty() {
+                carried.insert(name, own);
+            }
+        } else if starts
+            .iter()
+            .any(|start| name.to_uppercase().starts_with(start))
+        {
+            let text = fs::read_to_string(entry.path()).unwrap();
+            texts.insert(name, text);
         }
     }
-    texts
+    (texts, carried)
 }
 
 #[test]
@@ -321,8 +348,9 @@ fn copyright_is_generated_from_what_is_linked() {
 /// A fresh root, in which commands are run one after the other.
 struct Clean {
     child: Child,
-    stdin: ChildStdin,
-    lines: Receiver<String>,
+    /// The end of it ends the shell, and with that the root.
+    stdin: Option<ChildStdin>,
+    lines: Lines<BufReader<ChildStdout>>,
 }
 
 const DONE: &str = "-- this step is done:";
@@ -348,16 +376,8 @@ impl Clean {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let (sender, lines) = channel();
-        let stdout = BufReader::new(child.stdout.take().unwrap());
-        thread::spawn(move || {
-            for line in stdout.lines().map_while(Result::ok) {
-                if sender.send(line).is_err() {
-                    break;
-                }
-            }
-        });
-        let stdin = child.stdin.take().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let stdin = child.stdin.take();
         Self {
             child,
             stdin,
@@ -368,15 +388,23 @@ impl Clean {
     /// What the shell commands print; they must succeed.
     #[track_caller]
     fn run(&mut self, commands: &str) -> String {
-        let step = format!("(set -eu; {commands}\n) </dev/null 2>&1; echo \"\n{DONE} $?\"\n");
-        self.stdin.write_all(step.as_bytes()).unwrap();
+        let step = format!(
+            "cat >/tmp/step <<'END OF STEP'\n{commands}\nEND OF STEP\n\
+             timeout {LIMIT} sh -eu /tmp/step </dev/null 2>&1; echo \"\n{DONE} $?\"\n"
+        );
+        let stdin = self.stdin.as_mut().unwrap();
+        stdin.write_all(step.as_bytes()).unwrap();
         let mut said = String::new();
         loop {
-            let Ok(line) = self.lines.recv_timeout(LIMIT) else {
-                panic!("within {LIMIT:?} there is no end of: {commands}\n{said}");
+            let Some(Ok(line)) = self.lines.next() else {
+                panic!("the root has ended in the middle of: {commands}\n{said}");
             };
             if let Some(status) = line.strip_prefix(DONE) {
-                assert_eq!(status.trim(), "0", "status of: {commands}\n{said}");
+                assert_eq!(
+                    status.trim(),
+                    "0",
+                    "status (124: took longer than {LIMIT} s) of: {commands}\n{said}"
+                );
                 return said.trim_end().to_owned() + "\n";
             }
             said += &line;
@@ -458,8 +486,7 @@ impl Clean {
 
 impl Drop for Clean {
     fn drop(&mut self) {
-        // The first process of its namespace ends it, with whatever still runs there.
-        let _ = self.child.kill();
+        self.stdin = None;
         let _ = self.child.wait();
     }
 }
@@ -493,7 +520,7 @@ fn they_take_the_place_of_the_original_and_give_it_back() {
     assert_eq!(clean.run("/root/old/program"), PRINTED);
 
     // Over the original: they go on, with the new library.
-    clean.install(&["librpma0-rs", "softverbs"]);
+    clean.install(&["librpma0-rs", "librpma-tools", "softverbs"]);
     for program in ["/root/old/program", "/usr/bin/of-a-package"] {
         assert_eq!(clean.library_of(program), "librpma0-rs");
         assert_eq!(clean.run(program), PRINTED);
@@ -523,11 +550,13 @@ fn they_take_the_place_of_the_original_and_give_it_back() {
     assert!(depends.contains(either), "expected {either}: {depends}");
     let page = clean.run("man -w rpma_read rpma_send_with_imm librpma softverbs");
     assert_eq!(page.lines().count(), 4, "{page}");
-    let version = clean.run("softverbs --version");
-    assert_eq!(
-        version,
-        format!("softverbs {}\n", env!("CARGO_PKG_VERSION"))
-    );
+    for program in ["softverbs", "rpma-info", "rpma-perf"] {
+        let version = clean.run(&format!("{program} --version"));
+        assert_eq!(
+            version,
+            format!("{program} {}\n", env!("CARGO_PKG_VERSION"))
+        );
+    }
 
     // Back to the original, which serves the new programs as well, and forth again.
     clean.install(&["librpma0", "librpma-dev"]);
@@ -557,7 +586,7 @@ fn rpms_hold_what_programs_need_and_go_without_a_trace() {
     let before = clean.files();
 
     let names = clean.run("rpm -qp --qf '%{NAME} %{VERSION}\\n' /mnt/*.rpm");
-    let expected = ["librpma", "librpma-devel", "softverbs"];
+    let expected = ["librpma", "librpma-devel", "librpma-tools", "softverbs"];
     let expected = expected.map(|name| format!("{name} {}\n", env!("CARGO_PKG_VERSION")));
     assert_eq!(names, expected.concat());
     clean.run("rpm -K /mnt/*.rpm");
@@ -577,7 +606,9 @@ fn rpms_hold_what_programs_need_and_go_without_a_trace() {
     }
 
     // dpkg has what they require, which rpm does not know.
-    clean.run("rpm -i --nodeps /mnt/*.rpm; rpm -V librpma librpma-devel softverbs --nodeps");
+    clean.run(
+        "rpm -i --nodeps /mnt/*.rpm; rpm -V --nodeps librpma librpma-devel librpma-tools softverbs",
+    );
     clean.run(
         "mkdir /root/new; cd /root/new; export PKG_CONFIG_PATH=/usr/lib64/pkgconfig
          cc /mnt/install/program.c -o program $(pkg-config --cflags --libs librpma)
@@ -587,6 +618,6 @@ fn rpms_hold_what_programs_need_and_go_without_a_trace() {
     );
     assert_eq!(clean.run("/root/new/program"), PRINTED);
     clean.write_and_flush("/root/new/write_flush_pmem");
-    clean.run("rm /etc/ld.so.conf.d/rpm.conf; ldconfig; rpm -e librpma-devel librpma softverbs");
+    clean.run("rm /etc/ld.so.conf.d/rpm.conf; ldconfig; rpm -e librpma-devel librpma librpma-tools softverbs");
     clean.is_as(&before);
 }
