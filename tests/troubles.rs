@@ -256,13 +256,11 @@ fn over_softverbs() {
     compare(over_softverbs_here());
 }
 
+/// The rest, and that nothing else is shown.
 #[test]
-fn on_a_kernels_device() {
+fn in_the_virtual_machine() {
     compare(in_the_machine());
-}
 
-#[test]
-fn what_the_page_shows_is_printed() {
     let printed = over_softverbs_here().iter().chain(in_the_machine());
     let printed: BTreeSet<_> = printed.map(|line| plain(&line.text)).collect();
     let shown = shown();
