@@ -665,7 +665,7 @@ none            rdma link del rxe0; $I
 "#;
 
 #[test]
-fn on_the_kernels_device() {
+fn on_the_kernels_device_in_a_virtual_machine() {
     // (kernel, whether its device has native flush and atomic write)
     for (kernel, native) in [("new", true), ("old", false)] {
         let dir = scratch(&format!("info-{kernel}"));
