@@ -2,6 +2,7 @@
 
 use super::report::{Measurement, Run};
 use super::{arguments, plot, table};
+use std::fmt::Write as _;
 use std::path::Path;
 
 /// Compares two files, and gives what is to be shown.
@@ -50,60 +51,71 @@ fn table(names: &[String; 2], runs: &[Run; 2]) -> Result<String, String> {
         return Err("the two have no measurement in common".into());
     }
     let mut text = String::new();
-    for (index, run) in runs.iter().enumerate() {
-        text.push_str(&format!(
-            "{} {}: {}, {} on {}, {}\n",
-            if index == 0 { "first " } else { "second" },
-            names[index],
-            run.date,
-            run.client.library(),
-            run.client.device,
-            run.client.host
-        ));
+    for (place, name, run) in [("first", &names[0], first), ("second", &names[1], second)] {
+        let (date, side) = (&run.date, &run.client);
+        let (library, device, host) = (side.library(), &side.device, &side.host);
+        let _ = writeln!(
+            text,
+            "{place:<6}  {name}: {date}, {library} on {device}, {host}"
+        );
     }
     for difference in differences(first, second) {
-        text.push_str(&format!("They differ in {difference}\n"));
+        let _ = writeln!(text, "They differ in {difference}.");
     }
-    text.push_str("Ratios are of the second to the first: of latency less than 1 is better, of bandwidth more.\n");
+    text.push_str(
+        "Ratios are of the second to the first: less is better of latency, more of bandwidth.\n",
+    );
 
     let mut last = None;
     for (a, b) in &pairs {
         if last != Some(a.operation) {
             last = Some(a.operation);
-            text.push_str(&format!(
-                "\n{}: latency in us\n{:>5} {:>5} {:>5} {:>17} {:>6} {:>6} {:>17} {:>6}\n",
-                a.operation, "size", "depth", "conns", "50%", "ratio", "99%", "MB/s", "ratio"
-            ));
+            let _ = write!(
+                text,
+                "\n{}: latency in us\n{}",
+                a.operation,
+                columns(HEAD.map(str::to_owned))
+            );
         }
         let median = |one: &Measurement| one.percentile_ns("50") as f64;
-        let ratio = |a: f64, b: f64| {
-            if a > 0.0 {
-                format!("{:.2}", b / a)
-            } else {
-                "-".into()
-            }
-        };
-        let both = |a: f64, b: f64| format!("{} > {}", table::number(a), table::number(b));
         let late = |one: &Measurement| one.percentile_ns("99") as f64;
-        text.push_str(&format!(
-            "{:>5} {:>5} {:>5} {:>17} {:>6} {:>6} {:>17} {:>6}\n",
+        let both = |a: f64, b: f64| format!("{} -> {}", table::short(a), table::short(b));
+        text.push_str(&columns([
             table::size(a.size_bytes),
-            a.depth,
-            a.connections,
+            a.depth.to_string(),
+            a.connections.to_string(),
             both(median(a) / 1e3, median(b) / 1e3),
-            ratio(median(a), median(b)),
-            ratio(late(a), late(b)),
+            table::number(median(b) / median(a)),
+            table::number(late(b) / late(a)),
             both(a.bytes_per_second / 1e6, b.bytes_per_second / 1e6),
-            ratio(a.bytes_per_second, b.bytes_per_second),
-        ));
+            table::number(b.bytes_per_second / a.bytes_per_second),
+        ]));
     }
     let left = first.measurements.len() + second.measurements.len() - 2 * pairs.len();
     if left > 0 {
-        text.push_str(&format!(
-            "\nOf the measurements {left} are in one run only.\n"
-        ));
+        let _ = writeln!(text, "\nOf the measurements {left} are in one run only.");
     }
     Ok(text)
+}
+
+const HEAD: [&str; 8] = [
+    "size",
+    "depth",
+    "conns",
+    "50%",
+    "ratio",
+    "99% ratio",
+    "MB/s",
+    "ratio",
+];
+
+fn columns(columns: [String; 8]) -> String {
+    let widths = [5, 6, 6, 17, 7, 11, 17, 7];
+    let columns = columns.iter().zip(widths);
+    let line: String = columns
+        .map(|(column, width)| format!("{column:>width$}"))
+        .collect();
+    line + "\n"
 }
 
 /// What was done otherwise, and so may be why the figures differ.

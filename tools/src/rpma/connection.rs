@@ -1,7 +1,7 @@
 //! Connections, how they come about, and what is done over them.
 
 use super::memory::copy;
-use super::{Error, Peer, PeerConfig, Region, Remote, Result, c_string, check, sys};
+use super::{Peer, PeerConfig, Region, Remote, Result, c_string, check, sys};
 use rdma_sys::{ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status, ibv_wc_status_str};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::ffi::{CStr, c_int, c_void};
@@ -328,19 +328,6 @@ impl Connection {
         }))
     }
 
-    /// What the other side has sent along, once the connection is established.
-    pub fn private_data(&self) -> Result<Vec<u8>> {
-        let mut data = sys::rpma_conn_private_data {
-            ptr: ptr::null_mut(),
-            len: 0,
-        };
-        // SAFETY: the connection is one.
-        let code = unsafe { sys::rpma_conn_get_private_data(self.raw, &raw mut data) };
-        check("rpma_conn_get_private_data", code)?;
-        // SAFETY: the data lives as long as the connection, and does not change.
-        Ok(unsafe { copy(data.ptr, data.len.into()) })
-    }
-
     pub fn apply(&self, config: &PeerConfig) -> Result<()> {
         // SAFETY: connection and configuration are such.
         let code = unsafe { sys::rpma_conn_apply_remote_peer_cfg(self.raw, config.raw()) };
@@ -576,12 +563,4 @@ pub fn readable(fds: &[BorrowedFd<'_>], limit: Duration) -> Vec<bool> {
     // A signal counts as if the time were up.
     let _ = poll(&mut polled, Some(&limit));
     polled.iter().map(|fd| !fd.revents().is_empty()).collect()
-}
-
-impl Error {
-    /// An error of a completion rather than of a call.
-    #[must_use]
-    pub fn is(&self, code: i32) -> bool {
-        self.code == code
-    }
 }

@@ -3,7 +3,6 @@
 use super::{Result, c_string, check, log, sys};
 use rdma_sys::{ibv_context, ibv_get_device_name};
 use std::ffi::{CStr, c_int};
-use std::net::IpAddr;
 use std::ptr::{self, NonNull};
 use std::rc::Rc;
 
@@ -20,12 +19,6 @@ impl Device {
     /// The device by which an address or a host name is reached.
     pub fn remote(address: &str) -> Result<Self> {
         Self::find(address, sys::RPMA_UTIL_IBV_CONTEXT_REMOTE)
-    }
-
-    /// The device that serves an address of this host, None if the library says that there is none.
-    #[must_use]
-    pub fn of(address: IpAddr) -> Option<Self> {
-        Self::local(&address.to_string()).ok()
     }
 
     /// A device that was opened otherwise.
