@@ -201,10 +201,10 @@ impl Server {
     }
 
     /// A client of it.
-    fn client(&self, mut command: Command, arguments: &[&str]) -> Command {
+    fn client(&self, mut command: Command, arguments: &str) -> Command {
         command
             .args(["client", ADDRESS, &self.port])
-            .args(arguments);
+            .args(arguments.split(' '));
         command
     }
 }
@@ -267,8 +267,8 @@ fn pmem() -> &'static str {
 /// All operations, on both libraries and on both kinds of device, polling and by events: contents are
 /// compared, and what is written down is all there and fits together.
 #[track_caller]
-fn every_operation(library: Library, device: Device, more: &[&str]) {
-    let name = format!("perf-{library:?}-{device:?}{}", more.concat());
+fn every_operation(library: Library, device: Device, more: &str) {
+    let name = format!("perf-{library:?}-{device:?}{}", more.trim());
     let dir = scratch(&name);
     let (file, lines, plot) = (
         dir.join("run.json"),
@@ -276,27 +276,13 @@ fn every_operation(library: Library, device: Device, more: &[&str]) {
         dir.join("run.svg"),
     );
     let server = Server::start(command(library, device), &["--pmem", pmem()]);
-    let arguments = [
-        "all",
-        "--check",
-        "-n",
-        "100",
-        "-s",
-        "1,64,4096",
-        "-d",
-        "1,8",
-        "-c",
-        "1,2",
-        "--warm-up",
-        "0",
-        "--json",
+    let arguments = format!(
+        "all --check -n 100 -s 1,64,4096 -d 1,8 -c 1,2 --warm-up 0 --json {} --csv {} --plot {}",
         path(&file),
-        "--csv",
         path(&lines),
-        "--plot",
-        path(&plot),
-    ];
-    let mut client = server.client(command(library, device), &[&arguments[..], more].concat());
+        path(&plot)
+    );
+    let mut client = server.client(command(library, device), &format!("{arguments}{more}"));
     let table = succeeds(&mut client);
     server.stop();
 
@@ -312,7 +298,7 @@ fn every_operation(library: Library, device: Device, more: &[&str]) {
         assert_eq!(side["kernel"], kernel.trim(), "{name}");
         assert_eq!(side["device"], "softverbs0", "{name}");
     }
-    let events = more.contains(&"--events");
+    let events = more.contains("--events");
     assert_eq!(
         run["parameters"]["completions_by"],
         if events { "events" } else { "poll" }
@@ -496,27 +482,62 @@ fn every_operation(library: Library, device: Device, more: &[&str]) {
 
 #[test]
 fn every_operation_on_this_library() {
-    every_operation(Library::Ours, Device::Native, &[]);
+    every_operation(Library::Ours, Device::Native, "");
 }
 
 #[test]
 fn every_operation_on_this_library_by_events() {
-    every_operation(Library::Ours, Device::Native, &["--events"]);
+    every_operation(Library::Ours, Device::Native, " --events");
 }
 
 #[test]
 fn every_operation_without_native_ones() {
-    every_operation(Library::Ours, Device::Raw, &[]);
+    every_operation(Library::Ours, Device::Raw, "");
 }
 
 #[test]
 fn every_operation_on_the_original() {
-    every_operation(Library::Original, Device::Raw, &[]);
+    every_operation(Library::Original, Device::Raw, "");
 }
 
 #[test]
 fn every_operation_on_the_original_by_events() {
-    every_operation(Library::Original, Device::Native, &["--events"]);
+    every_operation(Library::Original, Device::Native, " --events");
+}
+
+/// The same two processes on the kernel's own device, with and without native operations.
+#[test]
+fn every_operation_in_a_virtual_machine() {
+    for kernel in ["new", "old"] {
+        let dir = scratch(&format!("perf-vm-{kernel}"));
+        fs::copy(PERF, dir.join("rpma-perf")).unwrap();
+        fs::copy(ours().join("librpma.so.0"), dir.join("librpma.so.0")).unwrap();
+        fs::write(
+            dir.join("run.sh"),
+            "#!/bin/bash\n\
+             export LD_LIBRARY_PATH=/share\n\
+             coproc /share/rpma-perf server \"$RPMA_VM_IP\" 7204 --pmem \"$RPMA_VM_PMEM\" --overwrite\n\
+             read -r line <&\"${COPROC[0]}\" && echo \"$line\"\n\
+             timeout -s KILL 200 /share/rpma-perf client \"$RPMA_VM_IP\" 7204 all --check -n 20 -s 8,4K \
+             -d 4 -c 2 --warm-up 0 --json /share/out/run.json\n",
+        )
+        .unwrap();
+        run(Command::new("chmod").arg("755").arg(dir.join("run.sh")));
+        run(Command::new(root().join("scripts/vm"))
+            .args(["run", "--kernel", kernel])
+            .arg(&dir)
+            .stdin(Stdio::null()));
+        let run = json(&dir.join("out/run.json"));
+        assert_eq!(run["complete"], true, "{kernel}: {run:#}");
+        assert_eq!(run["client"]["device"], "rxe0", "{kernel}: {run:#}");
+        let measurements = run["measurements"].as_array().unwrap();
+        // Eleven operations of two sizes, one of them of one size.
+        assert_eq!(measurements.len(), 21, "{kernel}: {run:#}");
+        for one in measurements {
+            assert_eq!(one["operations"], 20, "{kernel}: {one:#}");
+            assert_eq!(one["checked"]["mismatches"], 0, "{kernel}: {one:#}");
+        }
+    }
 }
 
 /// Whatever is sent wrongly is noticed, by whichever side gets it.
@@ -546,20 +567,10 @@ fn what_differs_is_noticed() {
     ];
     for operation in operations {
         let file = dir.join("run.json");
-        let arguments = [
-            operation,
-            "--check",
-            "-n",
-            "20",
-            "-s",
-            "8",
-            "-d",
-            "4",
-            "--warm-up",
-            "0",
-            "--json",
-            path(&file),
-        ];
+        let arguments = format!(
+            "{operation} --check -n 20 -s 8 -d 4 --warm-up 0 --json {}",
+            path(&file)
+        );
         let mut client = server.client(ours_native(), &arguments);
         let preload = format!(
             "{}:{}",
@@ -583,26 +594,8 @@ fn what_differs_is_noticed() {
 #[test]
 fn a_completion_for_some_is_one_for_all() {
     let server = Server::start(ours_native(), &[]);
-    let arguments = [
-        "read",
-        "write",
-        "send",
-        "ping-pong",
-        "--check",
-        "-n",
-        "1000",
-        "-s",
-        "64",
-        "-d",
-        "32",
-        "--signal-every",
-        "8",
-        "--warm-up",
-        "0",
-        "--json",
-        "-",
-    ];
-    let run = succeeds(&mut server.client(ours_native(), &arguments));
+    let arguments = "read write send ping-pong --check -n 1000 -s 64 -d 32 --signal-every 8 --warm-up 0 --json -";
+    let run = succeeds(&mut server.client(ours_native(), arguments));
     let run: Value = serde_json::from_str(&run).unwrap();
     for one in run["measurements"].as_array().unwrap() {
         assert_eq!(one["operations"], 1000, "{one:#}");
@@ -624,23 +617,8 @@ fn with_a_rate_operations_that_could_not_begin_are_late() {
     const STOPPED: Duration = Duration::from_millis(400);
     let memory = Memory::new("perf-rate");
     let server = Server::start(ours_native(), &["--pmem", path(&memory.0)]);
-    let arguments = [
-        "write",
-        "--rate",
-        "1000",
-        "-t",
-        "1",
-        "-s",
-        "8",
-        "-d",
-        "1",
-        "--warm-up",
-        "0",
-        "--check",
-        "--json",
-        "-",
-    ];
-    let mut client = server.client(ours_native(), &arguments);
+    let arguments = "write --rate 1000 -t 1 -s 8 -d 1 --warm-up 0 --check --json -";
+    let mut client = server.client(ours_native(), arguments);
     let (sender, ended) = channel();
     thread::spawn(move || _ = sender.send(outcome(&mut client)));
     memory.await_change();
@@ -709,25 +687,12 @@ fn an_interrupted_client_shows_what_it_has() {
     let [file, lines, plot] = &files;
     let memory = Memory::new("perf-interrupted");
     let server = Server::start(ours_native(), &["--pmem", path(&memory.0)]);
-    let arguments = [
-        "write",
-        "read",
-        "-t",
-        "600",
-        "-s",
-        "8",
-        "-d",
-        "1",
-        "--warm-up",
-        "0",
-        "--check",
-        "--json",
+    let arguments = format!(
+        "write read -t 600 -s 8 -d 1 --warm-up 0 --check --json {} --csv {} --plot {}",
         path(file),
-        "--csv",
         path(lines),
-        "--plot",
-        path(plot),
-    ];
+        path(plot)
+    );
     let mut client = Program::start(&mut server.client(ours_native(), &arguments));
     // Reads come first.
     client.await_line("1/2 read");
@@ -741,7 +706,12 @@ fn an_interrupted_client_shows_what_it_has() {
         (&false.into(), &"interrupted".into())
     );
 
-    let arguments = [&["write"][..], &arguments[2..]].concat();
+    let story = server.stop();
+    assert!(story.contains("client 1: "), "{story}");
+
+    let memory = Memory::new("perf-terminated");
+    let server = Server::start(ours_native(), &["--pmem", path(&memory.0)]);
+    let arguments = arguments.replace("write read", "write");
     let client = Program::start(&mut server.client(ours_native(), &arguments));
     memory.await_change();
     client.signal(libc::SIGTERM);
@@ -759,7 +729,7 @@ fn an_interrupted_client_shows_what_it_has() {
     assert_eq!(fs::read_to_string(lines).unwrap().lines().count(), 2);
     assert!(fs::read_to_string(plot).unwrap().contains("</svg>"));
     let story = server.stop();
-    assert!(story.contains("client 2: done, 1 measurement"), "{story}");
+    assert!(story.contains("client 1: done, 1 measurement"), "{story}");
 }
 
 #[test]
@@ -768,20 +738,10 @@ fn a_client_whose_server_dies_shows_what_it_has() {
     let file = dir.join("run.json");
     let memory = Memory::new("perf-killed");
     let mut server = Server::start(ours_native(), &["--pmem", path(&memory.0)]);
-    let arguments = [
-        "write",
-        "-t",
-        "600",
-        "-s",
-        "64",
-        "-d",
-        "4",
-        "--warm-up",
-        "0",
-        "--check",
-        "--json",
-        path(&file),
-    ];
+    let arguments = format!(
+        "write -t 600 -s 64 -d 4 --warm-up 0 --check --json {}",
+        path(&file)
+    );
     let client = Program::start(&mut server.client(ours_native(), &arguments));
     memory.await_change();
     server.program.child.kill().unwrap();
@@ -805,33 +765,14 @@ fn a_client_whose_server_dies_shows_what_it_has() {
 fn a_server_outlives_its_clients() {
     let memory = Memory::new("perf-outlives");
     let server = Server::start(ours_native(), &["--pmem", path(&memory.0)]);
-    let quick = [
-        "read",
-        "ping-pong",
-        "-n",
-        "100",
-        "-s",
-        "8",
-        "--warm-up",
-        "0",
-    ];
+    let quick = "read ping-pong -n 100 -s 8 --warm-up 0";
+    // The one that writes comes first, while nothing was written yet.
     for (operation, check) in [
+        ("write", "--check"),
         ("ping-pong", "--events"),
         ("ping-pong", "--check"),
-        ("write", "--check"),
     ] {
-        let arguments = [
-            operation,
-            check,
-            "-t",
-            "600",
-            "-s",
-            "64",
-            "-d",
-            "8",
-            "--warm-up",
-            "0",
-        ];
+        let arguments = format!("{operation} {check} -t 600 -s 64 -d 8 --warm-up 0");
         let mut client = Program::start(&mut server.client(ours_native(), &arguments));
         client.await_line("1/1");
         if operation == "write" {
@@ -839,7 +780,7 @@ fn a_server_outlives_its_clients() {
         }
         client.child.kill().unwrap();
         client.end();
-        succeeds(&mut server.client(ours_native(), &quick));
+        succeeds(&mut server.client(ours_native(), quick));
     }
 
     // Of TCP, with and without something to say.
@@ -847,7 +788,7 @@ fn a_server_outlives_its_clients() {
     let silent = TcpStream::connect((ADDRESS, port)).unwrap();
     let mut loud = TcpStream::connect((ADDRESS, port)).unwrap();
     let _ = loud.write_all(&[0x5a; 4096]);
-    succeeds(&mut server.client(ours_native(), &quick));
+    succeeds(&mut server.client(ours_native(), quick));
     drop((silent, loud));
 
     // Of RDMA, with another program.
@@ -857,17 +798,15 @@ fn a_server_outlives_its_clients() {
         .env("LD_PRELOAD", release().join("libsoftverbs.so"));
     let (status, stdout, stderr) = outcome(&mut stranger);
     assert_ne!(status, Some(0), "{stdout}{stderr}");
-    succeeds(&mut server.client(ours_native(), &quick));
+    succeeds(&mut server.client(ours_native(), quick));
     server.stop();
 }
 
 #[test]
 fn clients_take_turns() {
     let server = Server::start(ours_native(), &[]);
-    let arguments = [
-        "read", "send", "-n", "2000", "-s", "8", "--check", "--json", "-",
-    ];
-    let commands = [(); 4].map(|()| server.client(ours_native(), &arguments));
+    let arguments = "read send -n 2000 -s 8 --check --json -";
+    let commands = [(); 4].map(|()| server.client(ours_native(), arguments));
     thread::scope(|scope| {
         let clients = commands.map(|mut command| scope.spawn(move || succeeds(&mut command)));
         for client in clients {
@@ -884,15 +823,15 @@ fn what_can_not_be_done_is_said_before_anything_is() {
     let server = Server::start(ours_native(), &["--memory", "1M"]);
     for (arguments, why) in [
         (
-            &["write-flush-persistent"][..],
+            "write-flush-persistent",
             "refused: write-flush-persistent needs persistent memory",
         ),
         (
-            &["write", "-s", "1M", "-d", "2"],
+            "write -s 1M -d 2",
             "refused: it takes 2097152 bytes of the server's memory",
         ),
         (
-            &["write", "--json", "/no/such/dir/run.json"],
+            "write --json /no/such/dir/run.json",
             "/no/such/dir/run.json: No such file",
         ),
     ] {
@@ -900,9 +839,9 @@ fn what_can_not_be_done_is_said_before_anything_is() {
         assert_eq!(
             (status, stdout.as_str()),
             (Some(1), ""),
-            "{arguments:?}: {stderr}"
+            "{arguments}: {stderr}"
         );
-        assert!(stderr.contains(why), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(why), "{arguments}: {stderr}");
     }
     let taken = ["server", ADDRESS, &server.port];
     let (status, stdout, stderr) = outcome(ours_native().args(taken));
@@ -958,58 +897,45 @@ fn files_with_contents_are_not_overwritten_unasked() {
 
 #[test]
 fn bad_arguments_are_refused_in_one_line() {
-    let client = |more: &[&'static str]| [&["client", "127.0.0.1", "7204"][..], more].concat();
-    let cases: Vec<(Vec<&str>, &str)> = vec![
-        (vec![], "server, client, compare"),
-        (vec!["serve"], "'serve'"),
-        (vec!["server"], "<ADDRESS>"),
-        (vec!["server", "127.0.0.1"], "<PORT>"),
-        (vec!["server", "127.0.0.1", "0"], "65535"),
-        (vec!["server", "127.0.0.1", "http"], "a number"),
+    let cases = [
+        ("", "server, client, compare"),
+        ("serve", "'serve'"),
+        ("server", "<ADDRESS>"),
+        ("server 127.0.0.1", "<PORT>"),
+        ("server 127.0.0.1 0", "65535"),
+        ("server 127.0.0.1 http", "a number"),
+        ("server 127.0.0.1 7204 --memory 0", "too little"),
+        ("server 127.0.0.1 7204 --memory 1T", "'1T'"),
+        ("server 127.0.0.1 7204 --memory 99999999999G", "too much"),
+        ("server 127.0.0.1 7204 --overwrite", "--pmem"),
+        ("client 127.0.0.1 7204", "<OPERATION>"),
+        ("client 127.0.0.1 7204 reed", "none of read, write"),
+        ("client 127.0.0.1 7204 read -s 0", "size of 0"),
+        ("client 127.0.0.1 7204 read -s 2G", "2147483648"),
+        ("client 127.0.0.1 7204 read -s 8,,9", "''"),
+        ("client 127.0.0.1 7204 read -s 9..8", "'9..8'"),
+        ("client 127.0.0.1 7204 read -s 8..16x1", "'1'"),
+        ("client 127.0.0.1 7204 read -d 0", "depth of 0"),
+        ("client 127.0.0.1 7204 read -d x", "'x'"),
+        ("client 127.0.0.1 7204 read -c 5000", "5000"),
+        ("client 127.0.0.1 7204 read -t 0", "too short"),
+        ("client 127.0.0.1 7204 read -t NaN", "86400"),
+        ("client 127.0.0.1 7204 read -n 0", "'0'"),
+        ("client 127.0.0.1 7204 read -n 5 -t 5", "--time"),
+        ("client 127.0.0.1 7204 read --rate -1", "-1"),
+        ("client 127.0.0.1 7204 read --signal-every 0", "'0'"),
         (
-            vec!["server", "127.0.0.1", "7204", "--memory", "0"],
-            "too little",
-        ),
-        (
-            vec!["server", "127.0.0.1", "7204", "--memory", "1T"],
-            "'1T'",
-        ),
-        (
-            vec!["server", "127.0.0.1", "7204", "--memory", "99999999999G"],
-            "too much",
-        ),
-        (vec!["server", "127.0.0.1", "7204", "--overwrite"], "--pmem"),
-        (client(&[]), "<OPERATION>"),
-        (client(&["reed"]), "none of read, write"),
-        (client(&["read", "-s", "0"]), "size of 0"),
-        (client(&["read", "-s", "2G"]), "2147483648"),
-        (client(&["read", "-s", "8,,9"]), "''"),
-        (client(&["read", "-s", "9..8"]), "'9..8'"),
-        (client(&["read", "-s", "8..16x1"]), "'1'"),
-        (client(&["read", "-d", "0"]), "depth of 0"),
-        (client(&["read", "-d", "x"]), "'x'"),
-        (client(&["read", "-c", "5000"]), "5000"),
-        (client(&["read", "-t", "0"]), "too short"),
-        (client(&["read", "-t", "NaN"]), "86400"),
-        (client(&["read", "-n", "0"]), "0"),
-        (client(&["read", "-n", "5", "-t", "5"]), "--time"),
-        (client(&["read", "--rate", "-1"]), "-1"),
-        (client(&["read", "--signal-every", "0"]), "0"),
-        (
-            client(&["read", "-d", "4", "--signal-every", "8"]),
+            "client 127.0.0.1 7204 read -d 4 --signal-every 8",
             "depth 4",
         ),
-        (client(&["read", "--plot", "plot.gif"]), ".svg"),
-        (client(&["read", "--jsn", "x"]), "--jsn"),
-        (vec!["compare"], "<FIRST>"),
-        (vec!["compare", "a.json"], "<SECOND>"),
-        (
-            vec!["compare", "a.json", "b.json", "--names", "one"],
-            "--names",
-        ),
+        ("client 127.0.0.1 7204 read --plot plot.gif", ".svg"),
+        ("client 127.0.0.1 7204 read --jsn x", "--jsn"),
+        ("compare", "<FIRST>"),
+        ("compare a.json", "<SECOND>"),
+        ("compare a.json b.json --names one", "--names"),
     ];
     for (arguments, part) in cases {
-        let (status, stdout, stderr) = outcome(ours_native().args(&arguments));
+        let (status, stdout, stderr) = outcome(ours_native().args(arguments.split_whitespace()));
         assert_eq!(
             (status, stdout.as_str()),
             (Some(2), ""),
@@ -1026,20 +952,8 @@ fn bad_arguments_are_refused_in_one_line() {
 #[test]
 fn sizes_can_be_given_as_a_range() {
     let server = Server::start(ours_native(), &[]);
-    let arguments = [
-        "write",
-        "-n",
-        "1",
-        "-s",
-        "64K,8..64,1K..16Kx4",
-        "-d",
-        "2",
-        "--warm-up",
-        "0",
-        "--json",
-        "-",
-    ];
-    let run = succeeds(&mut server.client(ours_native(), &arguments));
+    let arguments = "write -n 1 -s 64K,8..64,1K..16Kx4 -d 2 --warm-up 0 --json -";
+    let run = succeeds(&mut server.client(ours_native(), arguments));
     let run: Value = serde_json::from_str(&run).unwrap();
     let sizes: Vec<_> = run["measurements"]
         .as_array()
@@ -1061,19 +975,10 @@ fn two_runs(dir: &Path) -> [PathBuf; 2] {
         (&files[1], Library::Ours, "ping-pong"),
     ] {
         let server = Server::start(command(library, Device::Native), &[]);
-        let arguments = [
-            "read",
-            "write",
-            more,
-            "-n",
-            "50",
-            "-s",
-            "8,512,4K",
-            "-d",
-            "1,4",
-            "--json",
-            path(file),
-        ];
+        let arguments = format!(
+            "read write {more} -n 50 -s 8,512,4K -d 1,4 --json {}",
+            path(file)
+        );
         succeeds(&mut server.client(command(library, Device::Native), &arguments));
         server.stop();
     }
@@ -1127,15 +1032,7 @@ fn runs_are_compared() {
 
     let elsewhere = dir.join("other.json");
     let server = Server::start(ours_native(), &[]);
-    let arguments = [
-        "send-with-imm",
-        "-n",
-        "5",
-        "-s",
-        "8",
-        "--json",
-        path(&elsewhere),
-    ];
+    let arguments = format!("send-with-imm -n 5 -s 8 --json {}", path(&elsewhere));
     succeeds(&mut server.client(ours_native(), &arguments));
     server.stop();
     fs::write(dir.join("not.json"), "{\"format\": \"something else\"}").unwrap();
@@ -1165,20 +1062,10 @@ fn a_run_is_drawn() {
     ] {
         let plot = dir.join(format!("run.{kind}"));
         let _ = fs::remove_file(&plot);
-        let arguments = [
-            "read",
-            "send",
-            "-n",
-            "20",
-            "-s",
-            sizes,
-            "-c",
-            "1,2",
-            "--warm-up",
-            "0",
-            "--plot",
-            path(&plot),
-        ];
+        let arguments = format!(
+            "read send -n 20 -s {sizes} -c 1,2 --warm-up 0 --plot {}",
+            path(&plot)
+        );
         succeeds(&mut server.client(ours_native(), &arguments));
         match kind {
             "svg" => {

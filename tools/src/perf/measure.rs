@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 
 /// How long everything may stand still.
 pub const STALL: Duration = Duration::from_secs(10);
+/// How often the user is told how far it is, and how long to wait before looking for what is wrong.
+const TICK: Duration = Duration::from_millis(100);
 /// How often the clock is looked at while nothing completes: once in that many times.
 const LOOKS: u32 = 64;
 /// Marks the completion of a receive; the rest of the context is the place.
@@ -133,6 +135,8 @@ pub struct Measurement<'a> {
     /// How many operations have begun and completed since then.
     begun: u64,
     sample: Sample,
+    /// When something completed last.
+    last: Instant,
     completions: Vec<Completion>,
     bytes: Vec<u8>,
     scratch: Vec<u8>,
@@ -166,6 +170,7 @@ impl<'a> Measurement<'a> {
             recording: false,
             begun: 0,
             sample,
+            last: Instant::now(),
             completions: Vec::with_capacity(16),
             bytes: vec![0; plan.size()],
             scratch: Vec::with_capacity(plan.size()),
@@ -240,8 +245,9 @@ impl<'a> Measurement<'a> {
         self.recording = true;
         self.begun = 0;
         let start = Instant::now();
+        self.last = start;
         let result = self.go_on(stop, self.method.limit, start, &mut progress);
-        self.sample.elapsed = start.elapsed();
+        self.sample.elapsed = self.last - start;
         result.and_then(|()| stop.check())
     }
 
@@ -297,10 +303,7 @@ impl<'a> Measurement<'a> {
             }
 
             for index in 0..self.lanes.len() {
-                if self.take(index)? {
-                    idle = false;
-                    moved = now;
-                }
+                idle &= !self.take(index)?;
             }
             looks += 1;
             if !idle || looks >= LOOKS || open {
@@ -329,8 +332,11 @@ impl<'a> Measurement<'a> {
                     now = Instant::now();
                 }
             }
-            if now - told > Duration::from_millis(100) {
+            if now - told > TICK {
                 told = now;
+                if now - moved > TICK {
+                    self.look_for_ends()?;
+                }
                 progress(match limit {
                     Limit::Time(time) => (now - start).as_secs_f64() / time.as_secs_f64(),
                     Limit::Operations(most) => self.begun as f64 / most as f64,
@@ -428,6 +434,7 @@ impl<'a> Measurement<'a> {
         let mut outcome = result.map_err(Failure::from);
         if any && outcome.is_ok() {
             let now = Instant::now();
+            self.last = now;
             for completion in &completions {
                 outcome = self.completed(index, completion, now);
                 if outcome.is_err() {
@@ -523,10 +530,21 @@ impl<'a> Measurement<'a> {
         }
     }
 
+    /// A device may take long to find out that nobody answers any more; a connection may know.
+    fn look_for_ends(&self) -> Result<(), Failure> {
+        for lane in &self.lanes {
+            match lane.connection.event(Duration::ZERO)? {
+                None | Some(Event::Established) => {}
+                Some(Event::Closed) => return Err(Failure::lost("it has closed the connection")),
+                Some(_) => return Err(Failure::lost("the connection is broken")),
+            }
+        }
+        Ok(())
+    }
+
     /// Waits until something completes or it is time for something else.
     fn wait(&self, now: Instant, until: Option<Instant>) -> Result<(), Failure> {
-        let most = Duration::from_millis(100);
-        let limit = until.map_or(most, |until| until.saturating_duration_since(now).min(most));
+        let limit = until.map_or(TICK, |until| until.saturating_duration_since(now).min(TICK));
         let connections = self.lanes.iter().map(|lane| &lane.connection);
         let fds: Vec<_> = connections
             .clone()

@@ -141,14 +141,17 @@ impl Plan {
     }
 
     /// How many buffers for messages the server has posted at a time: more than can be under way, so
-    /// that one is there while others are dealt with.
+    /// that a server that is late has some left. Without one, a device waits for as long as it takes
+    /// to do thousands of operations.
     #[must_use]
     pub fn receives(&self) -> u32 {
-        if self.operation.is_received() {
-            self.depth * 2
-        } else {
-            0
+        const MEMORY: usize = 4 << 20;
+        const MOST: u32 = 512;
+        if !self.operation.is_received() {
+            return 0;
         }
+        let room = u32::try_from(MEMORY / self.stride().max(1)).unwrap_or(MOST);
+        self.depth.saturating_add(room.min(MOST).max(self.depth))
     }
 
     /// How many places of a connection the server has.
