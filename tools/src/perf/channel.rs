@@ -16,6 +16,8 @@ pub const QUEUE: u32 = 8;
 /// Where messages come in, and where one is sent from.
 const BUFFERS: usize = 2;
 const OUT: usize = BUFFERS * MESSAGE;
+/// How many messages may wait: each is answered before the next one comes.
+const UNREAD: usize = 4;
 /// What completions are of: a message that has come has the number of its buffer.
 const SENT: u64 = 100;
 const PROBED: u64 = 101;
@@ -116,6 +118,9 @@ impl Channel {
                         let mut message = vec![0; (completion.len as usize).min(MESSAGE)];
                         self.region.memory().read(offset, &mut message);
                         self.messages.push(message);
+                        if self.messages.len() > UNREAD {
+                            return Err(Failure::lost("it talks without listening"));
+                        }
                         self.connection
                             .receive((&self.region, offset), MESSAGE, buffer)?;
                     }

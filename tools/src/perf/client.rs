@@ -18,6 +18,8 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use std::fs::{self, File};
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread;
 use std::time::Duration;
 
 /// How long the server may take to answer.
@@ -31,11 +33,11 @@ const QUEUEING: Duration = Duration::from_secs(600);
 /// If not all of it could be measured, or the contents are not as they should be. What was measured has
 /// been shown by then.
 pub fn run(arguments: &arguments::Client, stop: &Stop) -> Result<(), Failure> {
-    let outputs = Outputs::new(arguments)?;
     let device = Device::remote(&arguments.address)?;
     let peer = Peer::new(device)?;
     let mut client = Client::new(arguments, device, peer, stop)?;
     let plans = client.plans()?;
+    let outputs = Outputs::new(arguments)?;
     let show = Show::new(outputs.table, plans.len());
     let method = method(arguments);
     let mut outcome = Ok(());
@@ -113,7 +115,7 @@ impl<'a> Outputs<'a> {
                 Some(file) => fs::write(file, text(run)).map_err(|error| named(file, &error))?,
             }
         }
-        if let Some(target) = self.plot.filter(|_| !run.measurements.is_empty()) {
+        if let Some(target) = self.plot {
             plot::draw(target, &[("", run)])
                 .map_err(|why| Failure::System(io::Error::other(why)))?;
         }
@@ -211,6 +213,18 @@ impl Show {
     }
 }
 
+/// Says what takes so long, if it does, until what it returns is dropped.
+fn tell_when_waiting() -> Sender<()> {
+    let (sender, receiver) = channel();
+    thread::spawn(move || {
+        if receiver.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
+            let what = "waiting for the server, which may be serving another client";
+            let _ = writeln!(io::stderr(), "rpma-perf: {what}");
+        }
+    });
+    sender
+}
+
 struct Client<'a> {
     arguments: &'a arguments::Client,
     peer: Peer,
@@ -226,6 +240,7 @@ impl<'a> Client<'a> {
         peer: Peer,
         stop: &Stop,
     ) -> Result<Self, Failure> {
+        let waiting = tell_when_waiting();
         let config = ConnectionConfig::new(QUEUE, QUEUE)?;
         let request = Request::new(&peer, &arguments.address, &arguments.port, &config)?;
         let purpose = Purpose::Control.encode();
@@ -249,6 +264,7 @@ impl<'a> Client<'a> {
             } => (side, persistent),
             other => return Err(unexpected(other)),
         };
+        drop(waiting);
         let mut seed = [0; 8];
         getrandom(&mut seed[..], GetRandomFlags::empty()).map_err(io::Error::from)?;
         let mut parameters = Parameters {
@@ -343,7 +359,6 @@ impl<'a> Client<'a> {
         let region = self.region(plan)?;
         let lanes = self.connect(plan, token, &peer_config, stop)?;
         let mut measurement = Measurement::new(plan, method, &region, &remote, lanes)?;
-        measurement.post_replies()?;
         let mut outcome = measurement.run(stop, |part| show.progress(part));
         let (mut sample, lanes) = measurement.end();
         let complete = outcome.is_ok();

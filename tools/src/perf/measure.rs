@@ -143,10 +143,10 @@ pub struct Measurement<'a> {
 }
 
 impl<'a> Measurement<'a> {
-    /// Gets ready. The connections are there, with the replies of ping-pong posted.
+    /// Gets ready, with connections that are there.
     ///
     /// # Errors
-    /// If there is no memory for the histogram.
+    /// As the library says of the buffers for replies.
     pub fn new(
         plan: &'a Plan,
         method: &'a Method,
@@ -154,7 +154,7 @@ impl<'a> Measurement<'a> {
         remote: &'a Remote,
         lanes: Vec<Lane>,
     ) -> Result<Self, Failure> {
-        let latency = Histogram::new(3).map_err(|error| Failure::lost(&error.to_string()))?;
+        let latency = Histogram::new(3).expect("three digits can be had");
         let sample = Sample {
             latency,
             operations: 0,
@@ -176,6 +176,7 @@ impl<'a> Measurement<'a> {
             scratch: Vec::with_capacity(plan.size()),
         };
         made.first_contents();
+        made.post_replies()?;
         Ok(made)
     }
 
@@ -204,11 +205,8 @@ impl<'a> Measurement<'a> {
         }
     }
 
-    /// Posts the buffers for the first replies of a connection.
-    ///
-    /// # Errors
-    /// As the library says.
-    pub fn post_replies(&self) -> Result<(), Failure> {
+    /// Posts the buffers for the first replies of each connection.
+    fn post_replies(&self) -> Result<(), Failure> {
         if self.plan.operation == Operation::PingPong {
             for lane in &self.lanes {
                 for place in 0..self.plan.depth as usize {
