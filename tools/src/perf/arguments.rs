@@ -84,7 +84,7 @@ pub struct Client {
     /// due within the time is done, however long that takes.
     #[arg(long, value_name = "NUMBER", value_parser = rate)]
     pub rate: Option<f64>,
-    /// Ask for a completion of every which operation. The latency is that of those that have one.
+    /// Have one completion for that many operations. The latency is that of those that have one.
     #[arg(
         long, value_name = "NUMBER", default_value = "1",
         value_parser = RangedU64ValueParser::<u32>::new().range(1..=MAX_DEPTH.into())
@@ -98,7 +98,7 @@ pub struct Client {
     /// stdout, where the table gives way.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Write a line of commas and values for each measurement.
+    /// Write a line for each measurement, with commas between the values.
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
     /// Draw latency and bandwidth against size, as the name says: .svg or .png.
