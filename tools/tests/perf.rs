@@ -802,6 +802,67 @@ fn a_server_outlives_its_clients() {
     server.stop();
 }
 
+/// Those that begin as a client does, and go on otherwise.
+#[test]
+fn a_server_understands_what_it_should_alone() {
+    let stranger = scratch("perf-stranger").join("stranger");
+    run(Command::new("cc")
+        .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-I"])
+        .arg(root().join("include"))
+        .arg(root().join("tools/tests/stranger.c"))
+        .arg("-o")
+        .arg(&stranger)
+        .arg(ours().join("librpma.so.0"))
+        .arg("-libverbs"));
+    let server = Server::start(ours_native(), &[]);
+    let plan = Plan {
+        operation: Operation::Read,
+        size: 8,
+        depth: 1,
+        connections: 1,
+        events: false,
+        check: false,
+        seed: 0,
+    };
+    let prepare = String::from_utf8(encode(&Ask::Prepare(plan)).unwrap()).unwrap();
+    let cases = [
+        ("x", "", "Connection rejected"),
+        ("d", "", "Connection rejected"),
+        ("c", "What?", "not understood"),
+        (
+            "c",
+            r#"{"hello":{"protocol":99}}"#,
+            "the client speaks version 99, the server 1",
+        ),
+        ("c", &prepare, "it begins without a greeting"),
+        ("c", r#"{"hello":{"protocol":-1}}"#, "not understood"),
+        (
+            "c",
+            r#"{"finish":{"operations":[]}}"#,
+            "it begins without a greeting",
+        ),
+    ];
+    for (kind, message, answer) in cases {
+        let mut command = Command::new(&stranger);
+        command
+            .env_clear()
+            .env("LD_LIBRARY_PATH", ours())
+            .env("LD_PRELOAD", release().join("libsoftverbs.so"))
+            .args([ADDRESS, &server.port, kind]);
+        if !message.is_empty() {
+            command.arg(message);
+        }
+        let (status, stdout, stderr) = outcome(&mut command);
+        assert_eq!(status, Some(0), "{command:?}\n{stdout}{stderr}");
+        assert!(
+            stdout.contains(answer),
+            "no '{answer}' for {command:?}\n{stdout}{stderr}"
+        );
+        succeeds(&mut server.client(ours_native(), "read -n 10 -s 8 -d 1 --warm-up 0"));
+    }
+    server.stop();
+}
+
 #[test]
 fn clients_take_turns() {
     let server = Server::start(ours_native(), &[]);
