@@ -834,13 +834,9 @@ fn a_server_understands_what_it_should_alone() {
             r#"{"hello":{"protocol":99}}"#,
             "the client speaks version 99, the server 1",
         ),
-        ("c", &prepare, "it begins without a greeting"),
+        ("c", &prepare, "without a greeting"),
         ("c", r#"{"hello":{"protocol":-1}}"#, "not understood"),
-        (
-            "c",
-            r#"{"finish":{"operations":[]}}"#,
-            "it begins without a greeting",
-        ),
+        ("c", r#"{"finish":{"operations":[]}}"#, "without a greeting"),
     ];
     for (kind, message, answer) in cases {
         let mut command = Command::new(&stranger);

@@ -89,6 +89,14 @@ struct Server {
     warned: bool,
 }
 
+/// What is going on with a client.
+struct Session {
+    greeted: bool,
+    work: Option<Work>,
+    /// That of the connections which come now.
+    config: ConnectionConfig,
+}
+
 impl Server {
     /// The next client's request.
     fn next(&mut self, stop: &Stop) -> Result<Request, Failure> {
@@ -139,36 +147,27 @@ impl Server {
 
     fn serve(&mut self, request: Request, stop: &Stop, measured: &mut u64) -> Result<(), Failure> {
         let mut channel = Channel::new(&self.peer, request, &[], PATIENCE / 3, stop)?;
-        let mut config = ConnectionConfig::new(QUEUE, QUEUE)?;
+        let mut session = Session {
+            greeted: false,
+            work: None,
+            config: ConnectionConfig::new(QUEUE, QUEUE)?,
+        };
         let (mut heard, mut probed) = (Instant::now(), Instant::now());
-        let (mut greeted, mut work) = (false, None::<Work>);
         loop {
             stop.check()?;
-            let busy = work.as_ref().is_some_and(|work| !work.finished);
-            let polled = work.as_ref().is_some_and(Work::is_polled);
-            if polled && let Some(work) = &mut work {
+            let work = session.work.as_mut().filter(|work| !work.finished);
+            let busy = work.is_some();
+            let polled = work.is_some_and(|work| work.is_polled());
+            if polled && let Some(work) = &mut session.work {
                 let until = Instant::now() + BUSY;
                 while Instant::now() < until {
                     work.receive()?;
                 }
             }
-            let limit = if polled {
-                Duration::ZERO
-            } else {
-                Duration::from_millis(500)
-            };
-            let arrived = {
-                let [event, completion] = channel.fds()?;
-                let mut fds = vec![self.endpoint.fd()?, event, completion];
-                if let Some(work) = &work {
-                    work.fds(&mut fds)?;
-                }
-                readable(&fds, limit)[0]
-            };
-            if arrived {
-                self.arrive(&config, &mut work);
+            if self.wait(&session, &channel, polled)? {
+                self.arrive(&session.config, &mut session.work);
             }
-            if let Some(work) = &mut work {
+            if let Some(work) = &mut session.work {
                 work.look()?;
             }
             channel.check().map_err(|failure| match failure {
@@ -177,71 +176,19 @@ impl Server {
                 }
                 other => other,
             })?;
-
-            if let Some(message) = channel.message::<Ask>() {
+            if let Some(message) = channel.message() {
                 heard = Instant::now();
-                let ask = message.and_then(|ask| match ask {
-                    Ask::Hello { .. } => Ok(ask),
-                    _ if greeted => Ok(ask),
-                    _ => Err("it begins without a greeting".into()),
-                });
-                let answer = match ask {
+                match message.and_then(|ask| self.answer(&mut session, ask)) {
+                    Ok(answer) => {
+                        *measured += u64::from(matches!(answer, Answer::Finished { .. }));
+                        channel.send(&answer, PATIENCE / 3)?;
+                    }
                     Err(why) => {
                         let _ = channel.send(&Answer::Refused { why: why.clone() }, PATIENCE / 3);
                         return Err(Failure::lost(&format!("what it says is {why}")));
                     }
-                    Ok(Ask::Hello { protocol }) if protocol != PROTOCOL => {
-                        let why =
-                            format!("the client speaks version {protocol}, the server {PROTOCOL}");
-                        Answer::Refused { why }
-                    }
-                    Ok(Ask::Hello { .. }) => {
-                        greeted = true;
-                        let persistent = self.store.pmem.as_ref();
-                        let persistent = persistent.map(|pmem| pmem.path.display().to_string());
-                        Answer::Welcome {
-                            protocol: PROTOCOL,
-                            persistent,
-                            side: self.side.clone(),
-                        }
-                    }
-                    Ok(Ask::Prepare(plan)) => {
-                        // Its memory is needed for the next one.
-                        work = None;
-                        match self.prepare(&plan) {
-                            Ok((prepared, answer)) => {
-                                let requests = prepared.requests().max(QUEUE);
-                                config = ConnectionConfig::new(requests, requests)?;
-                                work = Some(prepared);
-                                answer
-                            }
-                            Err(failure) => Answer::Refused {
-                                why: plainly(&failure),
-                            },
-                        }
-                    }
-                    Ok(Ask::Finish { operations }) => match &mut work {
-                        None => Answer::Refused {
-                            why: "nothing was begun".into(),
-                        },
-                        Some(work) => match work.finish(&operations) {
-                            Ok(checked) => {
-                                *measured += 1;
-                                Answer::Finished {
-                                    operations: checked.operations,
-                                    mismatches: checked.mismatches,
-                                    first: checked.first,
-                                }
-                            }
-                            Err(failure) => Answer::Refused {
-                                why: plainly(&failure),
-                            },
-                        },
-                    },
-                };
-                channel.send(&answer, PATIENCE / 3)?;
+                }
             }
-
             if !busy && heard.elapsed() > PATIENCE {
                 return Err(Failure::lost("it says nothing"));
             }
@@ -252,8 +199,62 @@ impl Server {
         }
     }
 
+    /// Waits until something comes, or not at all if it is looked for otherwise. Tells whether that is a
+    /// request.
+    fn wait(&self, session: &Session, channel: &Channel, polled: bool) -> Result<bool, Failure> {
+        let limit = if polled {
+            Duration::ZERO
+        } else {
+            Duration::from_millis(500)
+        };
+        let [event, completion] = channel.fds()?;
+        let mut fds = vec![self.endpoint.fd()?, event, completion];
+        if let Some(work) = &session.work {
+            work.fds(&mut fds)?;
+        }
+        Ok(readable(&fds, limit)[0])
+    }
+
+    /// The answer to what a client asks; an error if that was nonsense.
+    fn answer(&mut self, session: &mut Session, ask: Ask) -> Result<Answer, String> {
+        let answer = match ask {
+            Ask::Hello { protocol } if protocol != PROTOCOL => {
+                let why = format!("the client speaks version {protocol}, the server {PROTOCOL}");
+                Err(Failure::Refused(why))
+            }
+            Ask::Hello { .. } => {
+                session.greeted = true;
+                let pmem = self.store.pmem.as_ref();
+                Ok(Answer::Welcome {
+                    protocol: PROTOCOL,
+                    persistent: pmem.map(|pmem| pmem.path.display().to_string()),
+                    side: self.side.clone(),
+                })
+            }
+            _ if !session.greeted => return Err("without a greeting".into()),
+            Ask::Prepare(plan) => self.prepare(session, &plan),
+            Ask::Finish { operations } => match &mut session.work {
+                None => Err(Failure::Refused("nothing was begun".into())),
+                Some(work) => work.finish(&operations).map(|checked| Answer::Finished {
+                    operations: checked.operations,
+                    mismatches: checked.mismatches,
+                    first: checked.first,
+                }),
+            },
+        };
+        Ok(answer.unwrap_or_else(|failure| Answer::Refused {
+            why: match failure {
+                // The other side says itself that it was refused.
+                Failure::Refused(why) => why,
+                other => other.to_string(),
+            },
+        }))
+    }
+
     /// Gets ready for a measurement.
-    fn prepare(&mut self, plan: &Plan) -> Result<(Work, Answer), Failure> {
+    fn prepare(&mut self, session: &mut Session, plan: &Plan) -> Result<Answer, Failure> {
+        // Its memory is needed for the next one.
+        session.work = None;
         plan.validate().map_err(Failure::Refused)?;
         let pmem = self.store.pmem.is_some();
         if plan.operation.is_persistent() && !pmem {
@@ -282,15 +283,10 @@ impl Server {
             region: work.region.descriptor()?,
             peer_config: PeerConfig::new(pmem)?.descriptor()?,
         };
-        Ok((work, answer))
-    }
-}
-
-/// A reason to be sent: the other side says itself that it was refused.
-fn plainly(failure: &Failure) -> String {
-    match failure {
-        Failure::Refused(why) => why.clone(),
-        other => other.to_string(),
+        let requests = plan.receives().max(QUEUE);
+        session.config = ConnectionConfig::new(requests, requests)?;
+        session.work = Some(work);
+        Ok(answer)
     }
 }
 
@@ -491,11 +487,6 @@ impl Work {
 
     fn offset(&self, connection: usize, place: usize) -> usize {
         (connection * self.plan.server_places() as usize + place) * self.plan.stride()
-    }
-
-    /// How long each queue of a connection is.
-    fn requests(&self) -> u32 {
-        self.plan.receives()
     }
 
     fn expects(&self, token: u64) -> bool {
