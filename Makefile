@@ -77,7 +77,7 @@ proof:
 	scripts/proof
 
 debian13:
-	scripts/debian13
+	scripts/debian13 packages
 
 clean:
 	cargo clean
