@@ -225,10 +225,13 @@ static void memlock_none(void)
 
 static void unmapped(void)
 {
-	unsigned char *memory = map(2 * SIZE, PROT_READ | PROT_WRITE);
+	unsigned char *memory;
 
+	/* Nothing is mapped in between, which may take the place. */
+	open_peer();
+	memory = map(2 * SIZE, PROT_READ | PROT_WRITE);
 	munmap(memory + SIZE, SIZE);
-	reg(memory, 2 * SIZE, ALL);
+	TROUBLE(rpma_mr_reg(peer, memory, 2 * SIZE, ALL, &here.mr));
 }
 
 static void read_only(void)
