@@ -30,8 +30,12 @@ struct Engine {
     timers: Mutex<BTreeMap<Due, Weak<Endpoint>>>,
     /// Endpoints that a polling program looks after itself for now.
     leased: Mutex<Vec<Arc<Endpoint>>>,
-    /// How often programs have turned the wheel.
+    /// How often programs have turned the wheel ...
     turns: AtomicU32,
+    /// ... asked only the link that was expected to have something ...
+    asked: AtomicU32,
+    /// ... and found what had come before, so that they did neither.
+    found: AtomicU32,
     /// The thread leaves all links to them.
     away: AtomicBool,
     /// Endpoints whose acknowledgement may go with the program's answer, if that comes soon.
@@ -112,6 +116,8 @@ impl Engine {
             timers: Mutex::default(),
             leased: Mutex::default(),
             turns: AtomicU32::new(0),
+            asked: AtomicU32::new(0),
+            found: AtomicU32::new(0),
             away: AtomicBool::new(false),
             held: Mutex::default(),
             looks: AtomicU32::new(0),
@@ -138,7 +144,7 @@ impl Engine {
         IS_ENGINE.set(true);
         let mut next_look = Instant::now();
         let mut next_release = next_look;
-        let (mut turns, mut patience) = (0, PATIENCE);
+        let (mut polls, mut patience) = (0, PATIENCE);
         loop {
             let mut timeout = self.run_timers();
             let mut at_most = |time: Duration| {
@@ -159,10 +165,9 @@ impl Engine {
                 at_most(HELD_TIME);
             }
             let came = self.wait(timeout);
-            let now = self.turns.load(Ordering::Relaxed);
-            if came.is_some() && now.wrapping_sub(turns) >= patience {
+            if came.is_some() && self.polls().wrapping_sub(polls) >= patience {
                 self.stay_away(&mut patience);
-                turns = self.turns.load(Ordering::Relaxed);
+                polls = self.polls();
             }
             if held && came.is_none() {
                 self.release_held(self.look());
@@ -177,7 +182,8 @@ impl Engine {
     /// Leaves the links to programs that turn the wheel themselves, as long as that goes on.
     fn stay_away(&self, patience: &mut u32) {
         self.away.store(true, Ordering::SeqCst);
-        let mut turns = self.turns.load(Ordering::Relaxed);
+        let counts = || [&self.turns, &self.asked].map(|count| count.load(Ordering::Relaxed));
+        let mut before = counts();
         let mut looks = 0;
         while self.away.load(Ordering::SeqCst) {
             let time = rustix::event::Timespec {
@@ -189,20 +195,32 @@ impl Engine {
             self.run_timers();
             // Those that were held before the last look.
             self.release_held(self.look().wrapping_sub(1));
-            let now = self.turns.load(Ordering::Relaxed);
-            if now == turns {
+            let now = counts();
+            if now == before {
                 self.away.store(false, Ordering::SeqCst);
                 if self.wait(Some(Duration::ZERO)).is_some() {
                     *patience = (*patience * 8).min(MOST_PATIENCE);
                 }
                 return;
             }
-            turns = now;
+            // Links that were not expected to have something were left to nobody.
+            if now[0] == before[0] {
+                self.wait(Some(Duration::ZERO));
+            }
+            before = now;
             looks += 1;
             if looks == LOOKS_OF_TRUST {
                 *patience = PATIENCE;
             }
         }
+    }
+
+    /// How often programs have polled what has many links.
+    fn polls(&self) -> u32 {
+        [&self.turns, &self.asked, &self.found]
+            .map(|count| count.load(Ordering::Relaxed))
+            .into_iter()
+            .fold(0, u32::wrapping_add)
     }
 
     fn look(&self) -> u32 {
@@ -408,9 +426,19 @@ pub fn looks() -> u32 {
     engine().looks.load(Ordering::Relaxed)
 }
 
-/// Counts a turn of who asked only the link that was expected to have something, or none.
-pub fn note_turn() {
-    engine().turns.fetch_add(1, Ordering::Relaxed);
+/// Counts a poll of who asked only the link that was expected to have something.
+pub fn note_asked() {
+    engine().asked.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Counts a poll of who found what had come before.
+pub fn note_found() {
+    engine().found.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Endpoints that a polling program looks after itself for now.
+pub fn leased() -> Vec<Arc<Endpoint>> {
+    lock(&engine().leased).clone()
 }
 
 /// Who turned the wheel will wait: the thread is to be there for all links.

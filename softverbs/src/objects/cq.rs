@@ -49,6 +49,8 @@ pub struct Cq {
     /// How many entries there are, to be seen without the lock.
     len: AtomicUsize,
     overrun: AtomicBool,
+    /// How often it was polled and had something.
+    found: AtomicU32,
     /// How often it was polled in vain since something came.
     in_vain: AtomicU32,
     events: Option<Arc<EventQueue<CqEvent>>>,
@@ -127,6 +129,8 @@ impl Sources {
 const POLLS_OF_GRACE: u32 = 128;
 /// ... and does so again after so many polls more.
 const POLLS_OF_TURN: u32 = 8;
+/// Of so many polls that find something, one looks for more.
+const FOUND_IN_TURN: u32 = 2;
 /// So many connections are asked one by one whether something has come; for more, all are asked
 /// with one call.
 const ASKED_SINGLY: usize = 2;
@@ -147,6 +151,7 @@ impl Cq {
             }),
             len: AtomicUsize::new(0),
             overrun: AtomicBool::new(false),
+            found: AtomicU32::new(0),
             in_vain: AtomicU32::new(0),
             events,
             handle: AtomicPtr::default(),
@@ -205,11 +210,21 @@ impl Cq {
         drop(ring);
         // Who asks for an event will not poll until it comes. The list is not locked meanwhile: an
         // endpoint may be locked by a thread that polls before it lets go of it.
-        let sources = lock(&self.sources).list.clone();
-        for source in &sources {
+        let sources = lock(&self.sources);
+        let few = sources.list.len() <= ASKED_SINGLY;
+        let leased = if few {
+            sources.list.clone()
+        } else {
+            // Few of many are left to who polls: those that have another queue with few.
+            let mut leased = engine::leased();
+            leased.retain(|one| sources.list.iter().any(|source| Arc::ptr_eq(source, one)));
+            leased
+        };
+        drop(sources);
+        for source in &leased {
             source.end_lease();
         }
-        if sources.len() > ASKED_SINGLY {
+        if !few {
             engine::end_turns();
         }
     }
@@ -247,6 +262,13 @@ impl Cq {
             if taken == 0 && self.overrun.load(Ordering::Relaxed) {
                 return None;
             }
+        } else if self
+            .found
+            .fetch_add(1, Ordering::Relaxed)
+            .is_multiple_of(FOUND_IN_TURN)
+        {
+            // Who has much to find does not let the links wait until all of it is found.
+            self.progress();
         } else {
             self.count_found();
         }
@@ -278,7 +300,7 @@ impl Cq {
                 source.count_poll();
             }
         } else {
-            engine::note_turn();
+            engine::note_found();
         }
     }
 
@@ -290,7 +312,7 @@ impl Cq {
             return sources.list.iter().fold(false, progress);
         }
         if let Some(expected) = sources.expected() {
-            engine::note_turn();
+            engine::note_asked();
             if sources.list[expected].try_progress() {
                 sources.came(expected);
                 return true;

@@ -432,3 +432,57 @@ fn registering_anew_moves_the_writes() {
     });
     same("where it was", &to.read(0, 1 << 16), &vec![0x77; 1 << 16]);
 }
+
+/// Who has many completions and works through them one by one polls all the time, and does not hold
+/// up those who read its memory.
+#[test]
+fn reads_go_on_while_the_target_works_through_what_it_has() {
+    const MESSAGES: u32 = 4000;
+    const WORK: Duration = Duration::from_micros(100);
+    let pair = Pair::with(|setup| {
+        setup.cap.max_recv_wr = MESSAGES;
+        setup.cqe = MESSAGES as i32;
+    });
+    let of_server = pair.server.memory(4096, ALL);
+    let to = pair.client.memory(4096, LOCAL);
+    of_server.fill(0x5a);
+    for _ in 0..MESSAGES {
+        pair.server.recv(1, vec![]);
+    }
+    for round in 1..=MESSAGES {
+        let send = Wr::new(2, Op::Send, vec![]);
+        if round.is_multiple_of(32) {
+            pair.client.post(send);
+            pair.client.send_cq.expect(2, SUCCESS);
+        } else {
+            pair.client.post(send.unsignaled());
+        }
+    }
+    let (found, read) = (AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let (server, found, read) = (&pair.server, &found, &read);
+        scope.spawn(move || {
+            while !read.load(Ordering::SeqCst) && server.recv_cq.poll() != Ok(None) {
+                found.fetch_add(1, Ordering::SeqCst);
+                let until = Instant::now() + WORK;
+                while Instant::now() < until {}
+            }
+        });
+        until("the target is at work", || {
+            found.load(Ordering::SeqCst) > MESSAGES as u64 / 8
+        });
+        pair.client.send_cq.arm(false);
+        pair.client
+            .post(Wr::new(3, Op::Read(of_server.at(0)), vec![to.sge(0, 8)]));
+        let came = pair.client.comp.wait(LIMIT);
+        read.store(true, Ordering::SeqCst);
+        assert!(came, "the read has not completed");
+    });
+    pair.client.send_cq.expect(3, SUCCESS);
+    same("what was read", &to.read(0, 8), &[0x5a; 8]);
+    let found = found.load(Ordering::SeqCst);
+    assert!(
+        found < MESSAGES.into(),
+        "the read took as long as all of the work"
+    );
+}

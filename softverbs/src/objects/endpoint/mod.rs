@@ -88,7 +88,7 @@ pub struct Endpoint {
     state: Mutex<State>,
     /// The program's id.
     pub handle: AtomicPtr<rdma_cm_id>,
-    /// How often a program asked whether something has come.
+    /// How often a program looked whether something has come.
     polls: AtomicU32,
     /// Events that the program got and has not acknowledged.
     pub handed: Handed,
@@ -303,9 +303,9 @@ impl Endpoint {
         came
     }
 
-    /// As [`Endpoint::try_progress_alone`], for who has polled and found what had come before.
+    /// For who has polled and found what had come before: that is a reason to be left alone with the
+    /// link, but not to be so for longer, since the link was not looked at.
     pub fn count_poll(&self) {
-        self.polls.fetch_add(1, Ordering::Relaxed);
         if let Some(mut state) = self.try_lock() {
             state.ask_for_lease(self);
             state.watch(self);
