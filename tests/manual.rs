@@ -915,6 +915,43 @@ fn is_as_mdoc_wants_it() {
     );
 }
 
+/// A macro that takes in what follows it leaves a quotation open; mandoc's -Tlint lets it.
+#[test]
+fn has_no_quotation_within_another() {
+    for file in kept().into_keys() {
+        let (page, _) = run(Command::new("mandoc")
+            .args(["-Tutf8", "-Owidth=1000"])
+            .arg(root().join("man").join(&file)));
+        // What is bold or underlined is struck twice.
+        let mut text: Vec<char> = vec![];
+        for c in page.chars() {
+            match c {
+                '\u{8}' => drop(text.pop()),
+                c => text.push(c),
+            }
+        }
+        let text: String = text.into_iter().collect();
+        for line in text.lines() {
+            let mut open = false;
+            for quote in line.chars().filter(|c| "‘’".contains(*c)) {
+                // An apostrophe is one of ASCII.
+                assert!(
+                    open != (quote == '‘'),
+                    "man/{}, as `mandoc -Tutf8` shows it: {quote} where a quotation is {}:\n{line}",
+                    file.display(),
+                    if open { "open" } else { "not open" }
+                );
+                open = !open;
+            }
+            assert!(
+                !open,
+                "man/{}: a quotation is left open:\n{line}",
+                file.display()
+            );
+        }
+    }
+}
+
 /// The examples compile, each as a function or, if it is one, as it stands; and they fit a page.
 #[test]
 fn has_examples_that_compile() {

@@ -154,9 +154,16 @@ impl<'a> Page<'a> {
                 let [tag, others @ .., last] = &row[..] else {
                     panic!("a table of one column");
                 };
-                // Several things with the same meaning are on one line.
-                let tag = page.flow(tag).trim_end().replace("\n.", " ");
-                page.item(tag.strip_prefix('.').unwrap_or(&tag));
+                let tag = page.flow(tag);
+                match tag.lines().count() {
+                    1 => page.item(tag.trim_end().trim_start_matches('.')),
+                    // Each thing keeps its own line: a macro may take in all that follows it.
+                    _ => {
+                        page.item("Xo");
+                        page.text += &tag;
+                        page.raw(".Xc");
+                    }
+                }
                 let mut runs = last.clone();
                 for (cell, head) in others.iter().zip(&table.head[1..]) {
                     let head: String = head.iter().map(Run::text).collect();
@@ -365,10 +372,11 @@ fn words(runs: &[Run]) -> Vec<Vec<Run>> {
 /// One line for parts between which there is no space.
 fn macro_line(parts: &[Part]) -> String {
     const CLOSING: &str = ".,;:)?!";
+    let closes = |part: &Part| matches!(part, Part::Plain(text) if text.chars().all(|c| CLOSING.contains(c)));
     let mut line = String::from(".");
     for (at, part) in parts.iter().enumerate() {
         match part {
-            Part::Plain(text) if at > 0 && text.chars().all(|c| CLOSING.contains(c)) => {
+            Part::Plain(text) if at > 0 && closes(part) => {
                 text.chars().for_each(|c| write!(line, " {c}").unwrap());
                 continue;
             }
@@ -377,6 +385,10 @@ fn macro_line(parts: &[Part]) -> String {
         }
         match part {
             Part::Plain(text) => write!(line, "No \\&{}", escaped(text)).unwrap(),
+            // Ql would take in what follows it.
+            Part::Macro("Ql", argument) if !parts[at + 1..].iter().all(closes) => {
+                write!(line, "So {argument} Sc").unwrap();
+            }
             Part::Macro(name, argument) if argument.is_empty() => line += name,
             Part::Macro(name, argument) => write!(line, "{name} {argument}").unwrap(),
         }
