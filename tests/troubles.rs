@@ -16,7 +16,8 @@ use support::{cc, release, root, run, scratch, softverbs, vm};
 
 const PAGE: &str = "docs/troubleshooting.md";
 
-const OVER_SOFTVERBS: [&str; 23] = [
+const OVER_SOFTVERBS: [&str; 24] = [
+    "wildcard",
     "other-host",
     "no-host",
     "in-use",
@@ -52,7 +53,7 @@ trouble() { # CASE [COMMAND...]: the command runs it
 }
 as_nobody() { trouble "$1" setpriv --reuid 65534 --regid 65534 --clear-groups; }
 
-for case in loopback other-host no-way no-host in-use unmapped read-only not-persistent advice \
+for case in loopback wildcard other-host no-way no-host in-use unmapped read-only not-persistent advice \
     long-cq long-sq long-srq rq-full descriptors port-taken rejected long-data nothing-yet \
     access-error beyond protection-error short-receive after-an-error not-told no-usage \
     flush-refused; do

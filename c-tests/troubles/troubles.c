@@ -164,6 +164,12 @@ static void loopback(void)
 	TROUBLE(rpma_utils_get_ibv_context("127.0.0.1", RPMA_UTIL_IBV_CONTEXT_LOCAL, &context));
 }
 
+static void wildcard(void)
+{
+	TROUBLE(rpma_utils_get_ibv_context("0.0.0.0", RPMA_UTIL_IBV_CONTEXT_LOCAL, &context));
+	TROUBLE(rpma_utils_get_ibv_context("::", RPMA_UTIL_IBV_CONTEXT_LOCAL, &context));
+}
+
 static void other_host(void)
 {
 	TROUBLE(rpma_utils_get_ibv_context("192.0.2.1", RPMA_UTIL_IBV_CONTEXT_LOCAL, &context));
@@ -481,6 +487,7 @@ static const struct {
 } cases[] = {
 	{"device", device},
 	{"loopback", loopback},
+	{"wildcard", wildcard},
 	{"other-host", other_host},
 	{"no-way", no_way},
 	{"no-host", no_host},

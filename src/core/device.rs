@@ -55,7 +55,7 @@ pub fn device_of(id: &CmId, addr: impl fmt::Display) -> Result<Context> {
         log!(
             Error,
             "no RDMA device serves the address {addr}{}",
-            Remedy::not_served()
+            Remedy::not_served(id)
         );
         Error::PROVIDER
     })

@@ -6,7 +6,7 @@
 //! process and its rights to the device files are looked up, and errno is left as it was.
 
 use crate::log::Text;
-use crate::verbs::{Errno, LookupError};
+use crate::verbs::{CmId, Errno, LookupError};
 use libc::rlimit;
 use std::ffi::CStr;
 use std::fmt::{self, Write};
@@ -18,8 +18,11 @@ pub enum Remedy {
     Text(&'static str),
     /// The limit of locked memory, most likely.
     Memlock,
-    /// What is wrong with the device files, or, if nothing is, this.
-    Devices(&'static str),
+    /// What is wrong with the device files, or, if nothing is, that there is no device.
+    NoDevice,
+    /// What is wrong with the device files, or, if nothing is, with the address, of which librdmacm
+    /// has an id.
+    NotServed,
 }
 
 const FILES: &str = "The process has as many descriptors open as it may: close some, or raise the \
@@ -34,6 +37,8 @@ const NO_DEVICE: &str = "librdmacm finds no RDMA device that it can use: `rdma l
     `ibv_devices` show what there is";
 const NOT_SERVED: &str = "An RDMA device serves the addresses of its own network interface, which \
     `rdma link` shows, and loopback has none; softverbs serves every address";
+const WILDCARD: &str = "The wildcard stands for all addresses of the host: name one that a device \
+    serves";
 const NOT_OURS: &str = "It is no address of this host: `ip address` shows those that are";
 const PORT_TAKEN: &str = "Another program, or another endpoint of this one, listens on the port: \
     stop it, or take another";
@@ -86,7 +91,7 @@ const IN_USE: &str = "Something that was made of it is still there: delete that 
 impl Remedy {
     /// What is known of this call where it leaves this errno.
     pub fn of(call: &str, Errno(errno): Errno) -> Self {
-        use Remedy::{Devices, Memlock, Text, Unknown};
+        use Remedy::{Memlock, NoDevice, NotServed, Text, Unknown};
         use libc::*;
 
         match (call, errno) {
@@ -94,8 +99,8 @@ impl Remedy {
             (
                 "rdma_getaddrinfo" | "rdma_create_event_channel" | "rdma_create_id",
                 ENODEV | ENOENT | EACCES | EPERM | ENOMEM,
-            ) => Devices(NO_DEVICE),
-            ("rdma_bind_addr" | "rdma_resolve_addr", ENODEV) => Devices(NOT_SERVED),
+            ) => NoDevice,
+            ("rdma_bind_addr" | "rdma_resolve_addr", ENODEV) => NotServed,
             ("rdma_bind_addr", EADDRNOTAVAIL) => Text(NOT_OURS),
             ("rdma_bind_addr" | "rdma_listen", EADDRINUSE) => Text(PORT_TAKEN),
             ("rdma_bind_addr", EACCES) => Text(PORT_LOW),
@@ -150,9 +155,12 @@ impl Remedy {
         }
     }
 
-    /// For an address that librdmacm has found no device for.
-    pub fn not_served() -> Self {
-        Remedy::Devices(NOT_SERVED)
+    /// For the address of an id that librdmacm has found no device for.
+    pub fn not_served(id: &CmId) -> Self {
+        match id.local_addr().is_wildcard() {
+            true => Remedy::Text(WILDCARD),
+            false => Remedy::NotServed,
+        }
     }
 }
 
@@ -163,7 +171,8 @@ impl fmt::Display for Remedy {
             Remedy::Unknown => Ok(()),
             Remedy::Text(text) => write!(f, ". {text}"),
             Remedy::Memlock => show_memlock(f, memlock()),
-            Remedy::Devices(other) => show_devices(f, other),
+            Remedy::NoDevice => show_no_device(f),
+            Remedy::NotServed => show_not_served(f),
         };
         errno.leave();
         shown
@@ -206,12 +215,25 @@ fn show_memlock(f: &mut impl Write, limit: rlimit) -> fmt::Result {
     )
 }
 
+const CM: &CStr = c"/dev/infiniband/rdma_cm";
+
 /// librdmacm does not tell a device that is not there from one that it may not open.
-fn show_devices(f: &mut fmt::Formatter, other: &str) -> fmt::Result {
-    let manager = c"/dev/infiniband/rdma_cm";
-    if let Err(errno) = try_to_open(manager) {
-        return show_unopened(f, manager, errno);
+fn show_no_device(f: &mut fmt::Formatter) -> fmt::Result {
+    match try_to_open(CM) {
+        Ok(()) => show_devices(f, NO_DEVICE),
+        Err(errno) => show_unopened(f, CM, errno),
     }
+}
+
+/// Where there is an id without this file, it is not the kernel that serves addresses.
+fn show_not_served(f: &mut fmt::Formatter) -> fmt::Result {
+    match try_to_open(CM) {
+        Err(Errno(libc::ENOENT)) => write!(f, ". {NOT_SERVED}"),
+        _ => show_devices(f, NOT_SERVED),
+    }
+}
+
+fn show_devices(f: &mut fmt::Formatter, other: &str) -> fmt::Result {
     let mut any = false;
     for number in 0..32 {
         let mut path = Text::<32>::new();
@@ -237,6 +259,7 @@ fn show_unopened(f: &mut fmt::Formatter, path: &CStr, errno: Errno) -> fmt::Resu
              modules ib_uverbs and rdma_ucm, or give the container its device files \
              (--device=/dev/infiniband)"
         ),
+        libc::EMFILE | libc::ENFILE => write!(f, ". {FILES}"),
         _ => write!(
             f,
             ". {path} can't be opened ({errno}): let the user read and write it, or give the \

@@ -10,7 +10,7 @@ use rdma_sys::{
 use std::ffi::{CStr, c_int};
 use std::fmt;
 use std::mem::{ManuallyDrop, MaybeUninit};
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr::{self, NonNull};
 
 /// How an address is looked up.
@@ -365,25 +365,40 @@ impl Addr<'_> {
         // SAFETY: vouched for.
         Addr(unsafe { &*raw })
     }
-}
 
-impl fmt::Display for Addr<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+    /// Whether it stands for all addresses of the host.
+    pub fn is_wildcard(&self) -> bool {
+        self.parts()
+            .is_some_and(|(ip, _)| ip.to_canonical().is_unspecified())
+    }
+
+    /// The address and the port; none of a family that is not known.
+    fn parts(&self) -> Option<(IpAddr, u16)> {
         let raw = &raw const *self.0;
         match c_int::from(self.0.ss_family) {
             libc::AF_INET => {
                 // SAFETY: the family says that it is an IPv4 address.
                 let addr = unsafe { &*raw.cast::<libc::sockaddr_in>() };
                 let ip = Ipv4Addr::from(u32::from_be(addr.sin_addr.s_addr));
-                write!(f, "{ip}:{}", u16::from_be(addr.sin_port))
+                Some((ip.into(), u16::from_be(addr.sin_port)))
             }
             libc::AF_INET6 => {
                 // SAFETY: the family says that it is an IPv6 address.
                 let addr = unsafe { &*raw.cast::<libc::sockaddr_in6>() };
                 let ip = Ipv6Addr::from(addr.sin6_addr.s6_addr);
-                write!(f, "[{ip}]:{}", u16::from_be(addr.sin6_port))
+                Some((ip.into(), u16::from_be(addr.sin6_port)))
             }
-            _ => f.write_str("an unknown address"),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Addr<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self.parts() {
+            Some((IpAddr::V4(ip), port)) => write!(f, "{ip}:{port}"),
+            Some((IpAddr::V6(ip), port)) => write!(f, "[{ip}]:{port}"),
+            None => f.write_str("an unknown address"),
         }
     }
 }
