@@ -371,6 +371,9 @@ fn addresses_that_are_asked_for() {
         ("224.0.0.1", "remote", Some("multicast_address")),
         ("ff02::1%lo", "remote", Some("multicast_address")),
         ("fe80::1%nosuchif", "null", Some("address_not_found")),
+        ("fe80::1", "remote", Some("address_without_interface")),
+        ("127.0.0.1:7204", "null", Some("address_not_found")),
+        ("[::1]:7204", "null", Some("address_not_found")),
         ("no such name", "null", Some("address_not_found")),
         ("1.2.3.4.5", "null", Some("address_not_found")),
         ("host.invalid", "null", Some("address_not_found")),
@@ -397,6 +400,11 @@ fn addresses_that_are_asked_for() {
         if finding.is_none() {
             assert_eq!(found["device"], "softverbs0", "{report:#}");
         }
+    }
+    for (address, host) in [("127.0.0.1:7204", "127.0.0.1"), ("[::1]:7204", "::1")] {
+        let report = report(&mut over_softverbs(&[], &[address]));
+        let remedy = &finding(&report, "address_not_found")["remedies"][0]["how"];
+        assert_eq!(*remedy, format!("Leave the port out: use {host}."));
     }
     let (_, text, _) = outcome(&mut over_softverbs(&[], &["\u{1b}[31mred"]));
     assert!(!text.contains('\u{1b}'), "{text:?}");
@@ -476,11 +484,15 @@ fn tells_of_too_few_descriptors() {
     assert_eq!(found["level"], "warning");
     assert!(found.to_string().contains("open 100 files"), "{found:#}");
     assert_eq!(seen["usable"], true, "{seen:#}");
-    // Where it is not even enough to look at the device, it says so, and says why.
-    let seen = report(&mut shell(6));
-    assert_eq!(seen["usable"], false, "{seen:#}");
-    let text = seen["findings"].to_string();
-    assert!(text.contains("Too many open files"), "{text}");
+    // Where it is not even enough to look at the device, or at the address, it says that alone.
+    for (limit, addresses) in [(6, &[][..]), (6, &["127.0.0.1"]), (8, &["127.0.0.1"])] {
+        let seen = report(shell(limit).args(addresses));
+        assert_eq!(seen["usable"], false, "{seen:#}");
+        let expected = ["error nofile_low -", "note softverbs softverbs"];
+        assert_eq!(findings(&seen), expected, "{limit} files: {seen:#}");
+        let text = finding(&seen, "nofile_low").to_string();
+        assert!(text.contains("Too many open files"), "{text}");
+    }
 }
 
 #[test]

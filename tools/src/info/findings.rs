@@ -4,7 +4,8 @@ use super::devices::{ACTIVE, DeviceReport, Operation, Port, Step};
 use super::text::{bytes, cause};
 use super::{Address, Node, Report, Whose};
 use serde::Serialize;
-use std::net::IpAddr;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv6Addr};
 
 /// Something that a user should know.
 #[derive(Debug, Clone, Serialize)]
@@ -63,12 +64,26 @@ impl Finding {
         self.remedies.push(Remedy { how, commands });
         self
     }
+
+    /// Another way out than those before, or, where there is none before, the one.
+    fn or(self, how: &str, commands: &[&str]) -> Self {
+        match self.remedies.is_empty() {
+            true => self.mend(how, commands),
+            false => self.mend(format!("Or: {}", lower(how)), commands),
+        }
+    }
 }
 
 /// All of them, errors first.
 pub fn of(report: &Report) -> Vec<Finding> {
     let mut found = vec![];
     found.extend(libraries(report));
+    if out_of_files(report) {
+        // Nothing else that was seen can be relied on.
+        found.extend(nofile(report));
+        found.sort_by_key(|finding| (finding.level, finding.code));
+        return found;
+    }
     found.extend(no_device(report));
     found.extend(unlisted(report));
     // Without it nothing is served, which need not be said of each device and address.
@@ -142,16 +157,16 @@ fn no_device(report: &Report) -> Option<Finding> {
     let interface = interface.map(|own| &*own.interface);
     let add = rxe_on(report, interface.unwrap_or("INTERFACE"));
     let root = if container {
-        "Or put the kernel's software device on a network interface, as root on the host, and \
+        "Put the kernel's software device on a network interface, as root on the host, and \
          start the container with it:"
     } else {
-        "Or put the kernel's software device on a network interface, as root:"
+        "Put the kernel's software device on a network interface, as root:"
     };
     let mut commands = vec!["modprobe rdma_rxe", &*add];
     if container {
         commands.extend(WITH_DEVICES);
     }
-    Some(finding.mend(root, &commands))
+    Some(finding.or(root, &commands))
 }
 
 /// Devices that the kernel has and libibverbs does not list.
@@ -192,7 +207,7 @@ fn unlisted(report: &Report) -> Vec<Finding> {
         };
         finding
             .about(name)
-            .mend(format!("Or: {}", lower(OVER_SOFTVERBS)), &SOFTVERBS)
+            .or(OVER_SOFTVERBS, &SOFTVERBS)
     });
     found.collect()
 }
@@ -542,6 +557,11 @@ fn not_served(report: &Report, address: &Address, connects: bool) -> Option<Find
     }
     let why = cause(address.error.as_ref()?);
     let Some(whose) = address.whose else {
+        if let Some(host) = before_port(text) {
+            let problem = format!("{text} can't be looked up: a port is no part of an address.");
+            let finding = found("address_not_found", problem);
+            return Some(finding.mend(format!("Leave the port out: use {host}."), &[]));
+        }
         let problem = format!("{text} can't be looked up: {why}.");
         let finding = found("address_not_found", problem);
         let ask = format!("getent ahosts {text}");
@@ -550,6 +570,12 @@ fn not_served(report: &Report, address: &Address, connects: bool) -> Option<Find
     if report.devices.is_empty() || !connects {
         // That has been said, and nothing about the address would help.
         return None;
+    }
+    if let Some(IpAddr::V6(ip)) = address.ip
+        && ip.is_unicast_link_local()
+        && !text.contains('%')
+    {
+        return Some(without_interface(report, address, ip));
     }
     let interface = address.interface.as_deref();
     let behind = report
@@ -564,7 +590,7 @@ fn not_served(report: &Report, address: &Address, connects: bool) -> Option<Find
         (Whose::Loopback, ..) => {
             let problem = format!("{text} is a loopback address, which no RDMA device serves.");
             let finding = instead(report, found("address_not_served", problem));
-            finding.mend(format!("Or: {}", lower(OVER_SOFTVERBS)), &SOFTVERBS)
+            finding.or(OVER_SOFTVERBS, &SOFTVERBS)
         }
         (Whose::Local, Some(device), Some(interface)) => {
             let name = &device.name;
@@ -593,8 +619,8 @@ fn not_served(report: &Report, address: &Address, connects: bool) -> Option<Find
             let interface = interface.unwrap_or("INTERFACE");
             let problem = format!("No RDMA device stands behind {interface}, which has {text}.");
             let finding = instead(report, found("address_not_served", problem));
-            let how = format!("Or put the kernel's software device on {interface}, as root:");
-            finding.mend(how, &["modprobe rdma_rxe", &rxe_on(report, interface)])
+            let how = format!("Put the kernel's software device on {interface}, as root:");
+            finding.or(&how, &["modprobe rdma_rxe", &rxe_on(report, interface)])
         }
         (Whose::Remote, behind, interface) => {
             let way = match (interface, address.source, behind) {
@@ -614,6 +640,36 @@ fn not_served(report: &Report, address: &Address, connects: bool) -> Option<Find
             )
         }
     })
+}
+
+/// The host of an address that has a port behind it.
+fn before_port(text: &str) -> Option<&str> {
+    let (host, port) = text.rsplit_once(':')?;
+    let port = !port.is_empty() && port.bytes().all(|c| c.is_ascii_digit());
+    let bare = host.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
+    let host = bare.or((!host.contains(':')).then_some(host))?;
+    (port && !host.is_empty()).then_some(host)
+}
+
+/// An address that every link may have, without the one that is meant.
+fn without_interface(report: &Report, address: &Address, ip: Ipv6Addr) -> Finding {
+    let text = &*address.address;
+    let mine = address.whose == Some(Whose::Local);
+    let own = report.own.iter();
+    let interfaces: BTreeSet<_> = own
+        .filter(|own| match mine {
+            true => own.ip == ip,
+            false => own.up && !own.loopback,
+        })
+        .map(|own| format!("{ip}%{}", own.interface))
+        .collect();
+    let problem = format!("{text} is of one link alone, and does not say by which interface.");
+    let finding = Finding::new(Level::Error, "address_without_interface", problem).about(text);
+    let interfaces: Vec<_> = interfaces.into_iter().collect();
+    match interfaces.is_empty() {
+        true => finding,
+        false => finding.mend(format!("Use {}.", interfaces.join(" or ")), &[]),
+    }
 }
 
 /// Names the addresses to use.
@@ -697,15 +753,40 @@ fn memlock(report: &Report) -> Option<Finding> {
 /// What a process may usually open, and more than a few connections need.
 const USUAL_FILES: u64 = 1024;
 
+/// Whether something could not be looked at for want of descriptors.
+fn out_of_files(report: &Report) -> bool {
+    let devices = report.devices.iter().filter_map(|it| it.error.as_ref());
+    let addresses = report.addresses.iter().filter_map(|it| it.error.as_ref());
+    let mut causes = devices
+        .map(|failure| &failure.why)
+        .chain(addresses)
+        .chain(&report.devices_error);
+    // Not those of the whole system, which no limit of the process is about.
+    causes.any(|why| why.contains("Too many open files") && !why.contains("in system"))
+}
+
 fn nofile(report: &Report) -> Option<Finding> {
     let limit = &report.host.nofile;
-    let soft = limit.soft.filter(|soft| *soft < USUAL_FILES)?;
-    let problem = format!(
-        "A process of this user can open {soft} files (RLIMIT_NOFILE), and each connection takes 2 \
-         or 3 descriptors. More fails with \"Too many open files\"."
-    );
+    let out = out_of_files(report);
+    let soft = limit.soft.filter(|soft| out || *soft < USUAL_FILES)?;
+    let (level, problem) = match out {
+        true => (
+            Level::Error,
+            format!(
+                "A process of this user can open {soft} files (RLIMIT_NOFILE), which is too few to \
+                 look at the devices and addresses: \"Too many open files\"."
+            ),
+        ),
+        false => (
+            Level::Warning,
+            format!(
+                "A process of this user can open {soft} files (RLIMIT_NOFILE), and each connection \
+                 takes 2 or 3 descriptors. More fails with \"Too many open files\"."
+            ),
+        ),
+    };
     let raise = limit.hard.map_or(USUAL_FILES, |hard| hard.min(USUAL_FILES));
-    let finding = Finding::new(Level::Warning, "nofile_low", problem);
+    let finding = Finding::new(level, "nofile_low", problem);
     Some(if raise > soft {
         let raise = format!("ulimit -n {raise}");
         finding.mend("In the shell, before the program is started:", &[&raise])
