@@ -382,6 +382,11 @@ fn every_operation(library: Library, device: Device, more: &str) {
         assert!((least * 0.999..=most * 1.001).contains(&mean), "{}", what());
         let distribution = latency["distribution_percent_ns"].as_array().unwrap();
         assert_eq!(distribution.last().unwrap()[0], 100.0, "{}", what());
+        for column in [0, 1] {
+            let values = distribution.iter().map(|step| float(&step[column]));
+            let values: Vec<_> = values.collect();
+            assert!(values.is_sorted_by(|a, b| a < b), "{}", what());
+        }
         // Operations take their turns: as many as are under way take that long together. A round
         // trip is two latencies.
         let turns = if one["operation"] == "ping-pong" {
@@ -716,7 +721,7 @@ fn an_interrupted_client_shows_what_it_has() {
     memory.await_change();
     client.signal(libc::SIGTERM);
     let (status, story) = client.end();
-    assert_eq!(status, Some(130), "{story}");
+    assert_eq!(status, Some(143), "{story}");
     let run = json(file);
     let one = &run["measurements"][0];
     assert_eq!(
@@ -821,6 +826,7 @@ fn a_server_understands_what_it_should_alone() {
         depth: 1,
         connections: 1,
         events: false,
+        server_polls: false,
         check: false,
         seed: 0,
     };
@@ -832,7 +838,7 @@ fn a_server_understands_what_it_should_alone() {
         (
             "c",
             r#"{"hello":{"protocol":99}}"#,
-            "the client speaks version 99, the server 1",
+            "the client speaks version 99, the server 2",
         ),
         ("c", &prepare, "without a greeting"),
         ("c", r#"{"hello":{"protocol":-1}}"#, "not understood"),
@@ -856,6 +862,54 @@ fn a_server_understands_what_it_should_alone() {
         );
         succeeds(&mut server.client(ours_native(), "read -n 10 -s 8 -d 1 --warm-up 0"));
     }
+    server.stop();
+}
+
+/// A client that stands still is given up, and the next one, which is told that it waits, is served.
+#[test]
+fn a_client_that_stands_still_is_given_up() {
+    let memory = Memory::new("perf-still");
+    let server = Server::start(ours_native(), &["--pmem", path(&memory.0)]);
+    let arguments = "write --check -t 600 -s 64 -d 4 --warm-up 0";
+    let still = Program::start(&mut server.client(ours_native(), arguments));
+    memory.await_change();
+    still.signal(libc::SIGSTOP);
+    let quick = "read ping-pong -n 100 -s 8 --warm-up 0";
+    let mut next = Program::start(&mut server.client(ours_native(), quick));
+    next.await_line("waiting for the server");
+    let (status, story) = next.end();
+    assert_eq!(status, Some(0), "{story}");
+    still.signal(libc::SIGCONT);
+    let (status, story) = still.end();
+    assert_eq!(status, Some(1), "{story}");
+    assert!(story.contains("the other side is lost"), "{story}");
+    let story = server.stop();
+    assert!(
+        story.contains("client 1: after 0 measurements: the other side is lost: nothing was heard"),
+        "{story}"
+    );
+}
+
+/// One that works is not given up, however long a measurement is; and a server that polls does no harm.
+#[test]
+fn a_client_that_works_is_not_given_up() {
+    let server = Server::start(ours_native(), &[]);
+    let one = |more: &str| {
+        let arguments = format!("write -s 64 -d 4 --json - {more}");
+        let text = succeeds(&mut server.client(ours_native(), &arguments));
+        let run: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(run["complete"], true, "{run:#}");
+        run
+    };
+    // Longer than silence is borne, and mostly spent on the warm-up.
+    let run = one("--warm-up 11 -t 1");
+    assert_eq!(run["parameters"]["server_polls"], false, "{run:#}");
+    let run = one("--check -n 1000 --server-polls");
+    assert_eq!(run["parameters"]["server_polls"], true, "{run:#}");
+    assert_eq!(
+        run["measurements"][0]["checked"]["mismatches"], 0,
+        "{run:#}"
+    );
     server.stop();
 }
 
@@ -961,7 +1015,7 @@ fn bad_arguments_are_refused_in_one_line() {
         ("server 127.0.0.1", "<PORT>"),
         ("server 127.0.0.1 0", "65535"),
         ("server 127.0.0.1 http", "a number"),
-        ("server 127.0.0.1 7204 --memory 0", "too little"),
+        ("server 127.0.0.1 7204 --memory 0", "has to be some"),
         ("server 127.0.0.1 7204 --memory 1T", "'1T'"),
         ("server 127.0.0.1 7204 --memory 99999999999G", "too much"),
         ("server 127.0.0.1 7204 --overwrite", "--pmem"),
@@ -975,7 +1029,7 @@ fn bad_arguments_are_refused_in_one_line() {
         ("client 127.0.0.1 7204 read -d 0", "depth of 0"),
         ("client 127.0.0.1 7204 read -d x", "'x'"),
         ("client 127.0.0.1 7204 read -c 5000", "5000"),
-        ("client 127.0.0.1 7204 read -t 0", "too short"),
+        ("client 127.0.0.1 7204 read -t 0", "more than 0"),
         ("client 127.0.0.1 7204 read -t NaN", "86400"),
         ("client 127.0.0.1 7204 read -n 0", "'0'"),
         ("client 127.0.0.1 7204 read -n 5 -t 5", "--time"),
@@ -986,6 +1040,18 @@ fn bad_arguments_are_refused_in_one_line() {
             "depth 4",
         ),
         ("client 127.0.0.1 7204 read --plot plot.gif", ".svg"),
+        (
+            "client 127.0.0.1 7204 read --json - --csv -",
+            "--json and --csv would both write to '-'",
+        ),
+        (
+            "client 127.0.0.1 7204 read --csv x.svg --plot ./x.svg",
+            "--csv and --plot",
+        ),
+        (
+            "client 127.0.0.1 7204 read --events --server-polls",
+            "--server-polls",
+        ),
         ("client 127.0.0.1 7204 read --jsn x", "--jsn"),
         ("compare", "<FIRST>"),
         ("compare a.json", "<SECOND>"),
@@ -1080,8 +1146,8 @@ fn runs_are_compared() {
         match kind {
             "svg" => drawn(
                 &plot,
-                &["read, depth 1", "write, depth 4", "original", "ours"],
-                2 * 2 * 4,
+                &["read", "write", "depth 1", "depth 4", "original", "ours"],
+                2 * 2 * 4 * 3,
             ),
             _ => painted(&plot),
         }
@@ -1127,8 +1193,10 @@ fn a_run_is_drawn() {
         match kind {
             "svg" => {
                 let names = [
-                    "read, depth 1, 1 conn",
-                    "send, depth 16, 2 conns",
+                    "read",
+                    "send",
+                    "depth 1, 1 conn",
+                    "depth 16, 2 conns",
                     "latency, us",
                     "bandwidth, MB/s",
                 ];
@@ -1141,13 +1209,13 @@ fn a_run_is_drawn() {
     server.stop();
 }
 
-/// As the tables show a number below 1000.
+/// As the tables show a number from 0.01 to 1000.
 fn three_digits(value: f64) -> String {
-    let decimals = if value < 9.995 {
-        2
-    } else {
-        usize::from(value < 99.95)
-    };
+    let (_, power) = format!("{value:.2e}")
+        .split_once('e')
+        .map(|(digits, power)| (digits.to_owned(), power.parse::<i32>().unwrap()))
+        .unwrap();
+    let decimals = usize::try_from(2 - power).unwrap_or(0);
     format!("{value:.decimals$}")
 }
 
@@ -1236,6 +1304,7 @@ fn messages_are_judged_before_use() {
         depth: 16,
         connections: 2,
         events: false,
+        server_polls: true,
         check: true,
         seed: 7,
     };

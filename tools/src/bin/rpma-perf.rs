@@ -5,13 +5,14 @@ use librpma_tools::perf::arguments::{Action, Cli};
 use librpma_tools::perf::{Failure, Stop, client, compare, server};
 use std::process::ExitCode;
 
-/// What shells say of a program that SIGINT has ended.
-const INTERRUPTED: u8 = 130;
-
 fn main() -> ExitCode {
     let cli: Cli = match cli::parse() {
         Ok(cli) => cli,
         Err(status) => return status,
+    };
+    let stop = match Stop::on_signals() {
+        Ok(stop) => stop,
+        Err(error) => return cli::fail::<Cli>(&error.to_string(), 1),
     };
     let outcome = match &cli.action {
         Action::Compare(arguments) => {
@@ -20,32 +21,19 @@ fn main() -> ExitCode {
                 Err(why) => cli::fail::<Cli>(&why, 1),
             };
         }
-        Action::Server(arguments) => Stop::on_signals()
-            .map_err(Failure::from)
-            .and_then(|stop| server::run(arguments, &stop)),
+        Action::Server(arguments) => server::run(arguments, &stop),
         Action::Client(arguments) => {
-            if let Some(depth) = arguments
-                .depths
-                .0
-                .iter()
-                .find(|depth| **depth < arguments.signal_every)
-            {
-                let every = arguments.signal_every;
-                let why = format!(
-                    "with --signal-every {every} at depth {depth} nothing would ever complete"
-                );
+            if let Err(why) = arguments.validate() {
                 return cli::refuse::<Cli>(&why);
             }
-            Stop::on_signals()
-                .map_err(Failure::from)
-                .and_then(|stop| client::run(arguments, &stop))
+            client::run(arguments, &stop)
         }
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             let status = if matches!(failure, Failure::Interrupted) {
-                INTERRUPTED
+                stop.status()
             } else {
                 1
             };

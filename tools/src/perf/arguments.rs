@@ -32,9 +32,10 @@ pub struct Server {
     pub address: String,
     /// The port to listen at.
     #[arg(value_parser = port)]
-    pub port: String,
-    /// Offer persistent memory: a DAX device, a file, or a directory for a file that goes again. The
-    /// platform is taken to keep what a device writes there: only its manual tells.
+    pub port: u16,
+    /// Offer persistent memory: a DAX device, a file, or a directory, in which a file is made and
+    /// removed at the end. The platform is taken to keep what a device writes there: only its manual
+    /// tells.
     #[arg(long, value_name = "PATH")]
     pub pmem: Option<PathBuf>,
     /// Overwrite what is in the file or the device that exists.
@@ -51,7 +52,7 @@ pub struct Client {
     pub address: String,
     /// The port that it listens at.
     #[arg(value_parser = port)]
-    pub port: String,
+    pub port: u16,
     /// What to measure: any of the operations that 'rpma-perf --help' names, or 'all' that the server
     /// has the memory for.
     #[arg(required = true, value_parser = operation)]
@@ -80,6 +81,10 @@ pub struct Client {
     /// Wait for events of completion queues, on both sides, rather than poll.
     #[arg(long)]
     pub events: bool,
+    /// Have the server poll in one-sided operations, too, where its program has nothing to do. It
+    /// makes a device in software faster, and takes a processor.
+    #[arg(long, conflicts_with = "events")]
+    pub server_polls: bool,
     /// Begin that many operations a second, and count latency from when each was due. All that is
     /// due within the time is done, however long that takes.
     #[arg(long, value_name = "NUMBER", value_parser = rate)]
@@ -127,6 +132,39 @@ pub enum Choice {
     One(Operation),
 }
 
+impl Client {
+    /// What of it does not go together.
+    ///
+    /// # Errors
+    /// Says what.
+    pub fn validate(&self) -> Result<(), String> {
+        let every = self.signal_every;
+        if let Some(depth) = self.depths.0.iter().find(|depth| **depth < every) {
+            return Err(format!(
+                "with --signal-every {every} at depth {depth} nothing would ever complete"
+            ));
+        }
+        let files = [
+            ("--json", self.json.as_deref()),
+            ("--csv", self.csv.as_deref()),
+            ("--plot", self.plot.as_ref().map(plot::Target::file)),
+        ];
+        let mut before: Vec<(&str, PathBuf)> = vec![];
+        for (option, file) in files {
+            let Some(file) = file else { continue };
+            let place = std::path::absolute(file).unwrap_or_else(|_| file.into());
+            if let Some((other, _)) = before.iter().find(|(_, other)| *other == place) {
+                let shown = file.display();
+                return Err(format!(
+                    "{other} and {option} would both write to '{shown}'"
+                ));
+            }
+            before.push((option, place));
+        }
+        Ok(())
+    }
+}
+
 /// Values with commas between them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct List<T>(pub Vec<T>);
@@ -143,7 +181,7 @@ Exit status:
   0            All was measured, and the contents are as they should be
   1            Something failed, or contents differ; the results until then are there
   2            The arguments are not understood
-  130          The client was interrupted; the results until then are there
+  130, 143     SIGINT or SIGTERM has ended the client; the results until then are there
 
 Examples:
   rpma-perf server 192.168.0.1 7204
@@ -167,9 +205,9 @@ fn operation(text: &str) -> Result<Choice, String> {
     }
 }
 
-fn port(text: &str) -> Result<String, String> {
-    match text.parse::<u16>() {
-        Ok(1..) => Ok(text.to_owned()),
+fn port(text: &str) -> Result<u16, String> {
+    match text.parse() {
+        Ok(port @ 1..) => Ok(port),
         _ => Err("a port is a number within 1 and 65535".into()),
     }
 }
@@ -199,7 +237,7 @@ fn bytes(text: &str) -> Result<u64, String> {
 
 fn memory(text: &str) -> Result<u64, String> {
     match bytes(text)? {
-        0 => Err("no memory is too little".into()),
+        0 => Err("there has to be some".into()),
         size if usize::try_from(size).is_ok_and(|size| isize::try_from(size).is_ok()) => Ok(size),
         _ => Err(format!("'{text}' is too much")),
     }
@@ -220,7 +258,9 @@ fn sizes(text: &str) -> Result<List<u64>, String> {
             .filter(|factor| *factor >= 2)
             .ok_or_else(|| format!("'{factor}' is no number to multiply sizes by"))?;
         if first == 0 || first > last {
-            return Err(format!("'{part}' goes from nowhere to nowhere"));
+            return Err(format!(
+                "'{part}' is no range: its first size is not within 1 and the last"
+            ));
         }
         let next = |size: &u64| size.checked_mul(factor);
         all.extend(std::iter::successors(Some(first), next).take_while(|size| *size <= last));
@@ -259,7 +299,7 @@ where
 
 fn seconds(text: &str) -> Result<f64, String> {
     match seconds_or_none(text)? {
-        0.0 => Err("no time is too short".into()),
+        0.0 => Err("not more than 0 seconds".into()),
         seconds => Ok(seconds),
     }
 }

@@ -1,6 +1,6 @@
 //! The connection over which client and server talk.
 
-use super::protocol::{MESSAGE, decode, encode};
+use super::protocol::{Ask, MESSAGE, decode, encode};
 use super::{Failure, Stop};
 use crate::rpma::{
     Backing, Completion, Connection, Event, Kind, Memory, Peer, Region, Request, Usage, readable,
@@ -18,6 +18,8 @@ const BUFFERS: usize = 2;
 const OUT: usize = BUFFERS * MESSAGE;
 /// How many messages may wait: each is answered before the next one comes.
 const UNREAD: usize = 4;
+/// How often the other side is shown that this one is there.
+const SIGN: Duration = Duration::from_secs(1);
 /// What completions are of: a message that has come has the number of its buffer.
 const SENT: u64 = 100;
 const PROBED: u64 = 101;
@@ -31,6 +33,7 @@ pub struct Channel {
     messages: Vec<Vec<u8>>,
     sending: bool,
     probing: bool,
+    signed: Instant,
 }
 
 impl Channel {
@@ -60,6 +63,7 @@ impl Channel {
             messages: vec![],
             sending: false,
             probing: false,
+            signed: Instant::now(),
         })
     }
 
@@ -143,16 +147,43 @@ impl Channel {
     /// # Errors
     /// If the other side does not take it.
     pub fn send<M: Serialize>(&mut self, message: &M, limit: Duration) -> Result<(), Failure> {
-        let bytes = encode(message).map_err(|why| Failure::lost(&why))?;
-        self.region.memory().write(OUT, &bytes);
-        self.sending = true;
-        self.connection
-            .send((&self.region, OUT), bytes.len(), None, true, SENT)?;
         let until = Instant::now() + limit;
+        self.sent(until)?;
+        self.post(message)?;
+        self.sent(until)
+    }
+
+    /// Waits until nothing is being sent.
+    fn sent(&mut self, until: Instant) -> Result<(), Failure> {
         while self.sending {
             self.wait(until)?;
         }
         Ok(())
+    }
+
+    fn post<M: Serialize>(&mut self, message: &M) -> Result<(), Failure> {
+        let bytes = encode(message).map_err(|why| Failure::lost(&why))?;
+        self.region.memory().write(OUT, &bytes);
+        self.sending = true;
+        Ok(self
+            .connection
+            .send((&self.region, OUT), bytes.len(), None, true, SENT)?)
+    }
+
+    /// Shows the other side now and then that this one is there, without waiting for anything.
+    ///
+    /// # Errors
+    /// If the other side has gone.
+    pub fn show_life(&mut self) -> Result<(), Failure> {
+        if self.signed.elapsed() < SIGN {
+            return Ok(());
+        }
+        self.signed = Instant::now();
+        self.check()?;
+        if self.sending {
+            return Ok(());
+        }
+        self.post(&Ask::Alive)
     }
 
     /// Waits for a message.
@@ -208,7 +239,7 @@ pub fn established(connection: &Connection, limit: Duration, stop: &Stop) -> Res
         match connection.event(left.min(Duration::from_millis(200)))? {
             Some(Event::Established) => return Ok(()),
             Some(Event::Rejected) => return Err(Failure::Rejected),
-            Some(Event::Unreachable) => return Err(Failure::lost("it can't be reached")),
+            Some(Event::Unreachable) => return Err(Failure::Unreachable),
             Some(Event::Closed | Event::Lost) => {
                 return Err(Failure::lost("the connection is broken"));
             }

@@ -217,9 +217,11 @@ impl Show {
 fn tell_when_waiting() -> Sender<()> {
     let (sender, receiver) = channel();
     thread::spawn(move || {
-        if receiver.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
+        let mut wait = Duration::from_secs(1);
+        while receiver.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
             let what = "waiting for the server, which may be serving another client";
             let _ = writeln!(io::stderr(), "rpma-perf: {what}");
+            wait = Duration::from_secs(10);
         }
     });
     sender
@@ -242,16 +244,17 @@ impl<'a> Client<'a> {
     ) -> Result<Self, Failure> {
         let waiting = tell_when_waiting();
         let config = ConnectionConfig::new(QUEUE, QUEUE)?;
-        let request = Request::new(&peer, &arguments.address, &arguments.port, &config)?;
+        let (address, port) = (&arguments.address, arguments.port);
+        let request = Request::new(&peer, address, &port.to_string(), &config)?;
         let purpose = Purpose::Control.encode();
         let channel = Channel::new(&peer, request, &purpose, QUEUEING, stop);
         let mut channel = channel.map_err(|failure| match failure {
-            Failure::Rejected => {
-                let (address, port) = (&arguments.address, &arguments.port);
-                Failure::Lost(format!(
-                    "no rpma-perf server listens at {address} port {port}"
-                ))
-            }
+            Failure::Rejected => Failure::Absent(format!(
+                "no rpma-perf server listens at {address} port {port}"
+            )),
+            Failure::Unreachable => Failure::Absent(format!(
+                "{address} port {port} can't be reached: is the host up, and do firewalls let it through?"
+            )),
             other => other,
         })?;
         channel.send(&Ask::Hello { protocol: PROTOCOL }, PATIENCE)?;
@@ -269,7 +272,7 @@ impl<'a> Client<'a> {
         getrandom(&mut seed[..], GetRandomFlags::empty()).map_err(io::Error::from)?;
         let mut parameters = Parameters {
             address: arguments.address.clone(),
-            port: arguments.port.clone(),
+            port,
             operations: vec![],
             sizes_bytes: arguments.sizes.0.clone(),
             depths: arguments.depths.0.clone(),
@@ -277,6 +280,7 @@ impl<'a> Client<'a> {
             seconds_each: None,
             operations_each: None,
             warm_up_seconds: arguments.warm_up,
+            server_polls: arguments.server_polls,
             completions_by: if arguments.events { "events" } else { "poll" }.into(),
             rate_per_second: arguments.rate,
             signal_every: arguments.signal_every,
@@ -338,6 +342,7 @@ impl<'a> Client<'a> {
                         depth,
                         connections,
                         events: self.arguments.events,
+                        server_polls: self.arguments.server_polls,
                         check: parameters.check,
                         seed: parameters.seed,
                     }));
@@ -359,7 +364,16 @@ impl<'a> Client<'a> {
         let region = self.region(plan)?;
         let lanes = self.connect(plan, token, &peer_config, stop)?;
         let mut measurement = Measurement::new(plan, method, &region, &remote, lanes)?;
-        let mut outcome = measurement.run(stop, |part| show.progress(part));
+        let channel = &mut self.channel;
+        let mut outcome = measurement.run(stop, |part| {
+            if let Some(part) = part {
+                show.progress(part);
+            }
+            channel.show_life().map_err(|failure| match failure {
+                Failure::Closed => Failure::lost("it has closed the connection"),
+                other => other,
+            })
+        });
         let (mut sample, lanes) = measurement.end();
         let complete = outcome.is_ok();
         if matches!(outcome, Ok(()) | Err(Failure::Interrupted)) {
@@ -431,7 +445,7 @@ impl<'a> Client<'a> {
 
     /// Makes the connections to measure over.
     fn connect(
-        &self,
+        &mut self,
         plan: &Plan,
         token: u64,
         peer_config: &PeerConfig,
@@ -447,7 +461,8 @@ impl<'a> Client<'a> {
         let mut lanes = vec![];
         for index in 0..plan.connections as usize {
             let arguments = self.arguments;
-            let request = Request::new(&self.peer, &arguments.address, &arguments.port, &config)?;
+            let port = arguments.port.to_string();
+            let request = Request::new(&self.peer, &arguments.address, &port, &config)?;
             let connection = request.connect(&purpose)?;
             established(&connection, PATIENCE, stop).map_err(|failure| match failure {
                 Failure::Rejected => {
@@ -460,6 +475,7 @@ impl<'a> Client<'a> {
             })?;
             connection.apply(peer_config)?;
             lanes.push(Lane::new(connection, index, plan));
+            self.channel.show_life()?;
         }
         Ok(lanes)
     }

@@ -10,13 +10,22 @@ use std::path::Path;
 /// # Errors
 /// If one of them can't be read, they have nothing in common, or the plot can't be written.
 pub fn run(arguments: &arguments::Compare) -> Result<String, String> {
-    let runs = [Run::read(&arguments.first)?, Run::read(&arguments.second)?];
+    let mut runs = [Run::read(&arguments.first)?, Run::read(&arguments.second)?];
     let names = match arguments.names.as_deref() {
         Some([first, second]) => [first.clone(), second.clone()],
         _ => [stem(&arguments.first), stem(&arguments.second)],
     };
     let text = table(&names, &runs)?;
     if let Some(target) = &arguments.plot {
+        // What only one of them has can't be compared.
+        let [first, second] = &mut runs;
+        let among = |all: &[Measurement], one: &Measurement| all.iter().any(|b| same(one, b));
+        first
+            .measurements
+            .retain(|one| among(&second.measurements, one));
+        second
+            .measurements
+            .retain(|one| among(&first.measurements, one));
         plot::draw(target, &[(&names[0], &runs[0]), (&names[1], &runs[1])])?;
     }
     Ok(text)
@@ -29,13 +38,15 @@ fn stem(file: &Path) -> String {
         .into_owned()
 }
 
+/// Whether both are of the same.
+fn same(a: &Measurement, b: &Measurement) -> bool {
+    let of = |one: &Measurement| (one.operation, one.size_bytes, one.depth, one.connections);
+    of(a) == of(b)
+}
+
 /// What both have measured, with what the second has for each of the first.
 fn table(names: &[String; 2], runs: &[Run; 2]) -> Result<String, String> {
     let [first, second] = runs;
-    let same = |a: &&Measurement, b: &Measurement| {
-        let of = |one: &Measurement| (one.operation, one.size_bytes, one.depth, one.connections);
-        of(a) == of(b)
-    };
     let pairs: Vec<_> = first
         .measurements
         .iter()
@@ -43,7 +54,7 @@ fn table(names: &[String; 2], runs: &[Run; 2]) -> Result<String, String> {
             second
                 .measurements
                 .iter()
-                .find(|b| same(&a, b))
+                .find(|b| same(a, b))
                 .map(|b| (a, b))
         })
         .collect();
@@ -63,7 +74,8 @@ fn table(names: &[String; 2], runs: &[Run; 2]) -> Result<String, String> {
         let _ = writeln!(text, "They differ in {difference}.");
     }
     text.push_str(
-        "Ratios are of the second to the first: less is better of latency, more of bandwidth.\n",
+        "Ratios are of the second to the first: less is better of latency, here the median (50%) and\n\
+         the 99th percentile (99%), and more of bandwidth (MB/s).\n",
     );
 
     let mut last = None;
@@ -72,7 +84,7 @@ fn table(names: &[String; 2], runs: &[Run; 2]) -> Result<String, String> {
             last = Some(a.operation);
             let _ = write!(
                 text,
-                "\n{}: latency in us\n{}",
+                "\n{}: latency in us\n{}\n",
                 a.operation,
                 columns(HEAD.map(str::to_owned))
             );
@@ -80,16 +92,24 @@ fn table(names: &[String; 2], runs: &[Run; 2]) -> Result<String, String> {
         let median = |one: &Measurement| one.percentile_ns("50") as f64;
         let late = |one: &Measurement| one.percentile_ns("99") as f64;
         let both = |a: f64, b: f64| format!("{} -> {}", table::short(a), table::short(b));
-        text.push_str(&columns([
+        let bandwidth = |one: &Measurement| one.bandwidth().unwrap_or(f64::NAN) / 1e6;
+        let line = columns([
             table::size(a.size_bytes),
             a.depth.to_string(),
             a.connections.to_string(),
             both(median(a) / 1e3, median(b) / 1e3),
             table::number(median(b) / median(a)),
             table::number(late(b) / late(a)),
-            both(a.bytes_per_second / 1e6, b.bytes_per_second / 1e6),
-            table::number(b.bytes_per_second / a.bytes_per_second),
-        ]));
+            both(bandwidth(a), bandwidth(b)),
+            table::number(bandwidth(b) / bandwidth(a)),
+        ]);
+        let cut = match (a.complete, b.complete) {
+            (true, true) => "",
+            (false, true) => "  first cut",
+            (true, false) => "  second cut",
+            (false, false) => "  both cut",
+        };
+        let _ = writeln!(text, "{line}{cut}");
     }
     let left = first.measurements.len() + second.measurements.len() - 2 * pairs.len();
     if left > 0 {
@@ -104,18 +124,17 @@ const HEAD: [&str; 8] = [
     "conns",
     "50%",
     "ratio",
-    "99% ratio",
+    "99%: ratio",
     "MB/s",
     "ratio",
 ];
 
 fn columns(columns: [String; 8]) -> String {
-    let widths = [5, 6, 6, 17, 7, 11, 17, 7];
+    let widths = [5, 6, 6, 19, 7, 11, 19, 7];
     let columns = columns.iter().zip(widths);
-    let line: String = columns
+    columns
         .map(|(column, width)| format!("{column:>width$}"))
-        .collect();
-    line + "\n"
+        .collect()
 }
 
 /// What was done otherwise, and so may be why the figures differ.
@@ -133,6 +152,11 @@ fn differences(first: &Run, second: &Run) -> Vec<String> {
             "--signal-every",
             a.signal_every.to_string(),
             b.signal_every.to_string(),
+        ),
+        (
+            "--server-polls",
+            a.server_polls.to_string(),
+            b.server_polls.to_string(),
         ),
         ("--check", a.check.to_string(), b.check.to_string()),
         (

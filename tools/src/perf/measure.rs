@@ -230,21 +230,28 @@ impl<'a> Measurement<'a> {
         (self.sample, self.lanes)
     }
 
-    /// Measures. What was measured until then is there also where it fails.
+    /// Measures, and tells ten times a second how far it is, once it counts. What was measured until
+    /// then is there also where it fails.
     ///
     /// # Errors
     /// If the other side is lost, or the user does not want to go on: then what was under way has
     /// completed.
-    pub fn run(&mut self, stop: &Stop, mut progress: impl FnMut(f64)) -> Result<(), Failure> {
+    pub fn run(
+        &mut self,
+        stop: &Stop,
+        mut progress: impl FnMut(Option<f64>) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
         let warm = Instant::now();
-        self.go_on(stop, Limit::Time(self.method.warm_up), warm, &mut |_| ())?;
+        let warm_up = Limit::Time(self.method.warm_up);
+        self.go_on(stop, warm_up, warm, &mut |_| progress(None))?;
         stop.check()?;
 
         self.recording = true;
         self.begun = 0;
         let start = Instant::now();
         self.last = start;
-        let result = self.go_on(stop, self.method.limit, start, &mut progress);
+        let limit = self.method.limit;
+        let result = self.go_on(stop, limit, start, &mut |part| progress(Some(part)));
         self.sample.elapsed = self.last - start;
         result.and_then(|()| stop.check())
     }
@@ -255,7 +262,7 @@ impl<'a> Measurement<'a> {
         stop: &Stop,
         limit: Limit,
         start: Instant,
-        progress: &mut impl FnMut(f64),
+        progress: &mut impl FnMut(f64) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         // With a rate, all that is due in that time is done, however long it takes.
         let (until, most) = match (limit, self.method.rate) {
@@ -338,7 +345,7 @@ impl<'a> Measurement<'a> {
                 progress(match limit {
                     Limit::Time(time) => (now - start).as_secs_f64() / time.as_secs_f64(),
                     Limit::Operations(most) => self.begun as f64 / most as f64,
-                });
+                })?;
             }
         }
     }
@@ -520,9 +527,7 @@ impl<'a> Measurement<'a> {
             .connection
             .event(Duration::from_millis(500));
         match event {
-            Ok(Some(Event::Closed)) => {
-                Failure::Lost(format!("it has closed the connection: {why}"))
-            }
+            Ok(Some(Event::Closed)) => Failure::lost("it has closed the connection"),
             Ok(Some(Event::Lost)) => Failure::Lost(format!("the connection is broken: {why}")),
             _ => Failure::Lost(why.to_owned()),
         }

@@ -20,7 +20,7 @@ use crate::rpma;
 use std::fmt::{self, Display, Formatter};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 /// Why something did not work out.
 #[derive(Debug)]
@@ -31,6 +31,10 @@ pub enum Failure {
     Closed,
     /// The other side does not want the connection.
     Rejected,
+    /// Nothing says whether there is another side.
+    Unreachable,
+    /// There is no other side, as is said.
+    Absent(String),
     /// The other side is not there any more, or not as it should be.
     Lost(String),
     /// The other side says why it does not do what it was asked for.
@@ -54,6 +58,8 @@ impl Display for Failure {
             Self::Interrupted => write!(f, "interrupted"),
             Self::Closed => write!(f, "the other side has closed the connection"),
             Self::Rejected => write!(f, "the connection was rejected"),
+            Self::Unreachable => write!(f, "the other side can't be reached"),
+            Self::Absent(why) => f.write_str(why),
             Self::Lost(why) => write!(f, "the other side is lost: {why}"),
             Self::Refused(why) => write!(f, "refused: {why}"),
             Self::Library(error) => error.fmt(f),
@@ -77,7 +83,11 @@ impl From<io::Error> for Failure {
 
 /// Whether the user wants it to end: set by SIGINT and SIGTERM.
 #[derive(Debug, Clone, Default)]
-pub struct Stop(Arc<AtomicBool>);
+pub struct Stop {
+    wanted: Arc<AtomicBool>,
+    /// By which signal.
+    signal: Arc<AtomicUsize>,
+}
 
 impl Stop {
     /// # Errors
@@ -87,15 +97,23 @@ impl Stop {
         for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
             // Whoever asks twice does not want to wait for an orderly end.
             let status = 128 + signal;
-            signal_hook::flag::register_conditional_shutdown(signal, status, Arc::clone(&stop.0))?;
-            signal_hook::flag::register(signal, Arc::clone(&stop.0))?;
+            let wanted = || Arc::clone(&stop.wanted);
+            signal_hook::flag::register_conditional_shutdown(signal, status, wanted())?;
+            signal_hook::flag::register_usize(signal, Arc::clone(&stop.signal), signal as usize)?;
+            signal_hook::flag::register(signal, wanted())?;
         }
         Ok(stop)
     }
 
     #[must_use]
     pub fn wanted(&self) -> bool {
-        self.0.load(Relaxed)
+        self.wanted.load(Relaxed)
+    }
+
+    /// What shells say of a program that the signal has ended.
+    #[must_use]
+    pub fn status(&self) -> u8 {
+        128 + self.signal.load(Relaxed) as u8
     }
 
     /// # Errors

@@ -103,6 +103,12 @@ impl Operation {
         )
     }
 
+    /// Whether it has a payload: a flush alone has none.
+    #[must_use]
+    pub fn moves_bytes(self) -> bool {
+        !matches!(self, Self::FlushVisibility | Self::FlushPersistent)
+    }
+
     /// How many requests it takes in the send queue.
     #[must_use]
     pub fn requests(self) -> u32 {

@@ -6,11 +6,10 @@ use super::{count, table};
 use plotters::backend::{BitMapBackend, SVGBackend};
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
-use plotters::element::DynElement;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{FontStyle, register_font};
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::BufWriter;
 use std::ops::Range;
@@ -49,9 +48,11 @@ impl Target {
 }
 
 const WIDTH: u32 = 1100;
-const PANEL: u32 = 400;
+/// Each operation has a row of two charts, under its name.
+const ROW: u32 = 330;
+const NAME: u32 = 26;
 const TITLE: u32 = 60;
-const LEGEND: u32 = 290;
+const LEGEND: u32 = 190;
 const LEGEND_LINE: u32 = 20;
 const FONT: &str = "sans-serif";
 
@@ -69,13 +70,12 @@ const COLOURS: [RGBColor; 10] = [
     RGBColor(160, 160, 20),
 ];
 
-/// What a line is of: an operation at a depth and a number of connections.
-type Key = (Operation, u32, u32);
+/// What a line of a chart is of: a depth and a number of connections.
+type Key = (u32, u32);
 
 /// A line: points of size and value.
 struct Line {
-    /// Which of the colours, and which of the marks.
-    index: usize,
+    colour: RGBColor,
     dashed: bool,
     points: Vec<(f64, f64)>,
 }
@@ -89,22 +89,25 @@ pub fn draw(target: &Target, runs: &[(&str, &Run)]) -> Result<(), String> {
     // A system without fonts has this one all the same.
     register_font(FONT, FontStyle::Normal, dejavu::sans::regular())
         .map_err(|_| "the font is broken".to_owned())?;
-    let legend = legend(runs);
-    let needed = TITLE + 30 + LEGEND_LINE * legend.len() as u32;
-    let size = (WIDTH, (TITLE + 2 * PANEL).max(needed));
+    let all = || runs.iter().flat_map(|(_, run)| &run.measurements);
+    let operations: BTreeSet<_> = all().map(|one| one.operation).collect();
+    let operations: Vec<_> = operations.into_iter().collect();
+    let keys: BTreeSet<_> = all().map(key).collect();
+    let keys: Vec<_> = keys.into_iter().collect();
+    let size = (WIDTH, TITLE + ROW * operations.len().max(1) as u32);
     let named = |error: &dyn std::fmt::Display| format!("{}: {error}", target.file.display());
     match target.kind {
         Kind::Svg => {
             let mut text = String::new();
             let root = SVGBackend::with_string(&mut text, size).into_drawing_area();
-            picture(&root, runs, &legend).map_err(|error| named(&error))?;
+            picture(&root, runs, &operations, &keys).map_err(|error| named(&error))?;
             drop(root);
             fs::write(&target.file, text).map_err(|error| named(&error))
         }
         Kind::Png => {
             let mut pixels = vec![0; size.0 as usize * size.1 as usize * 3];
             let root = BitMapBackend::with_buffer(&mut pixels, size).into_drawing_area();
-            picture(&root, runs, &legend).map_err(|error| named(&error))?;
+            picture(&root, runs, &operations, &keys).map_err(|error| named(&error))?;
             drop(root);
             let file = File::create(&target.file).map_err(|error| named(&error))?;
             let mut encoder = png::Encoder::new(BufWriter::new(file), size.0, size.1);
@@ -119,59 +122,32 @@ pub fn draw(target: &Target, runs: &[(&str, &Run)]) -> Result<(), String> {
     }
 }
 
-/// The lines there are, in order, each with its name.
-fn legend(runs: &[(&str, &Run)]) -> Vec<(Key, String)> {
-    let all = || runs.iter().flat_map(|(_, run)| &run.measurements);
-    let mut keys: Vec<_> = all().map(key).collect();
-    keys.sort_unstable();
-    keys.dedup();
-    let differ = |part: fn(&Key) -> u32| keys.iter().any(|key| part(key) != part(&keys[0]));
-    let (depths, connections) = (differ(|key| key.1), differ(|key| key.2));
-    let name = |key: &Key| {
-        let mut name = key.0.to_string();
-        if depths {
-            name += &format!(", depth {}", key.1);
-        }
-        if connections {
-            name += &format!(", {}", count(key.2.into(), "conn"));
-        }
-        name
-    };
-    keys.iter().map(|key| (*key, name(key))).collect()
-}
-
 fn key(one: &Measurement) -> Key {
-    (one.operation, one.depth, one.connections)
+    (one.depth, one.connections)
 }
 
-/// The points of each line of a run.
+/// The lines of an operation in a run, of as many keys as there are colours.
 fn lines(
     run: &Run,
-    legend: &[(Key, String)],
+    operation: Operation,
+    keys: &[Key],
     dashed: bool,
-    value: impl Fn(&Measurement) -> f64,
+    value: impl Fn(&Measurement) -> Option<f64>,
 ) -> Vec<Line> {
-    let mut points: BTreeMap<Key, Vec<(f64, f64)>> = BTreeMap::new();
-    for one in &run.measurements {
-        let value = value(one);
+    let line = |(of, colour): (&Key, &RGBColor)| {
+        let of_line = |one: &&Measurement| one.operation == operation && key(one) == *of;
+        let point = |one: &Measurement| Some((one.size_bytes as f64, value(one)?));
+        let all = run.measurements.iter().filter(of_line).filter_map(point);
         // There is no place for nothing on these axes.
-        if value > 0.0 {
-            points
-                .entry(key(one))
-                .or_default()
-                .push((one.size_bytes as f64, value));
-        }
-    }
-    let with_index = legend.iter().enumerate().filter_map(|(index, (key, _))| {
-        let mut points = points.remove(key)?;
+        let mut points: Vec<_> = all.filter(|point| point.1 > 0.0).collect();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
-        Some(Line {
-            index,
+        (!points.is_empty()).then_some(Line {
+            colour: *colour,
             dashed,
             points,
         })
-    });
-    with_index.collect()
+    };
+    keys.iter().zip(&COLOURS).filter_map(line).collect()
 }
 
 type Drawn<T, DB> = Result<T, DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorType>>;
@@ -179,33 +155,48 @@ type Drawn<T, DB> = Result<T, DrawingAreaErrorKind<<DB as DrawingBackend>::Error
 fn picture<DB: DrawingBackend>(
     root: &DrawingArea<DB, Shift>,
     runs: &[(&str, &Run)],
-    legend: &[(Key, String)],
+    operations: &[Operation],
+    keys: &[Key],
 ) -> Drawn<(), DB> {
     root.fill(&WHITE)?;
     let (head, rest) = root.split_vertically(TITLE);
     title(&head, runs)?;
-    let (panels, side) = rest.split_horizontally(WIDTH - LEGEND);
-    let panels = panels.split_evenly((2, 1));
-
-    let us = |one: &Measurement, name| one.percentile_ns(name) as f64 / 1e3;
-    let mut latency = vec![];
-    let mut bandwidth = vec![];
-    for (index, (_, run)) in runs.iter().enumerate() {
-        latency.extend(lines(run, legend, index > 0, |one| us(one, "50")));
-        bandwidth.extend(lines(run, legend, index > 0, |one| {
-            one.bytes_per_second / 1e6
-        }));
-    }
-    let styles = if let [(_, run)] = runs {
-        latency.extend(lines(run, legend, true, |one| us(one, "99")));
+    let (rows, side) = rest.split_horizontally(WIDTH - LEGEND);
+    let styles = if let [_] = runs {
         ["latency: 50%".to_owned(), "latency: 99%".to_owned()]
     } else {
         let name = |index: usize| runs.get(index).map_or("", |(name, _)| name).to_owned();
         [name(0), name(1)]
     };
-    panel(&panels[0], "latency, us", &latency)?;
-    panel(&panels[1], "bandwidth, MB/s", &bandwidth)?;
-    explain(&side, legend, &styles)
+    explain(&side, keys, &styles)?;
+
+    let us = |one: &Measurement, name| Some(one.percentile_ns(name) as f64 / 1e3);
+    for (row, operation) in rows
+        .split_evenly((operations.len().max(1), 1))
+        .iter()
+        .zip(operations)
+    {
+        let mut latency = vec![];
+        let mut bandwidth = vec![];
+        for (index, (_, run)) in runs.iter().enumerate() {
+            let of = (*operation, index > 0);
+            latency.extend(lines(run, of.0, keys, of.1, |one| us(one, "50")));
+            bandwidth.extend(lines(run, of.0, keys, of.1, |one| {
+                one.bandwidth().map(|bytes| bytes / 1e6)
+            }));
+        }
+        if let [(_, run)] = runs {
+            latency.extend(lines(run, *operation, keys, true, |one| us(one, "99")));
+        }
+        let (name, charts) = row.split_vertically(NAME);
+        name.draw(&Text::new(operation.name(), (24, 6), font(17)))?;
+        let charts = charts.split_evenly((1, 2));
+        panel(&charts[0], "latency, us", &latency)?;
+        if operation.moves_bytes() {
+            panel(&charts[1], "bandwidth, MB/s", &bandwidth)?;
+        }
+    }
+    Ok(())
 }
 
 fn font(size: u32) -> TextStyle<'static> {
@@ -289,40 +280,18 @@ fn panel<DB: DrawingBackend>(
         .y_label_formatter(&|value| round(*value))
         .draw()?;
     for line in lines {
-        let colour = COLOURS[line.index % COLOURS.len()];
         let points = line.points.iter().copied();
+        let (colour, thin) = (line.colour, line.colour.stroke_width(1));
+        let marks = points.clone();
         if line.dashed {
-            chart.draw_series(DashedLineSeries::new(
-                points.clone(),
-                6,
-                4,
-                colour.stroke_width(1),
-            ))?;
+            chart.draw_series(DashedLineSeries::new(points, 6, 4, thin))?;
+            chart.draw_series(marks.map(|point| Circle::new(point, 3, thin)))?;
         } else {
-            chart.draw_series(LineSeries::new(points.clone(), colour.stroke_width(2)))?;
+            chart.draw_series(LineSeries::new(points, colour.stroke_width(2)))?;
+            chart.draw_series(marks.map(|point| Circle::new(point, 3, colour.filled())))?;
         }
-        chart.draw_series(points.map(|point| mark(point, line.index, line.dashed)))?;
     }
     Ok(())
-}
-
-/// The mark of a line: colours come again with another one.
-fn mark<DB: DrawingBackend, C: Clone + 'static>(
-    at: C,
-    index: usize,
-    hollow: bool,
-) -> DynElement<'static, DB, C> {
-    let colour = COLOURS[index % COLOURS.len()];
-    let style = if hollow {
-        colour.stroke_width(1)
-    } else {
-        colour.filled()
-    };
-    match index / COLOURS.len() % 3 {
-        0 => Circle::new(at, 3, style).into_dyn(),
-        1 => TriangleMarker::new(at, 5, style).into_dyn(),
-        _ => Cross::new(at, 4, colour.stroke_width(2)).into_dyn(),
-    }
 }
 
 /// An axis of logarithms.
@@ -372,7 +341,7 @@ fn sizes_marked(sizes: impl Iterator<Item = f64>) -> Vec<f64> {
         .last()
         .zip(sizes.first())
         .map_or(1.0, |(last, first)| last / first);
-    let apart = span.powf(1.0 / 13.0);
+    let apart = span.powf(1.0 / 8.0);
     let mut marked: Vec<f64> = vec![];
     for size in sizes {
         if marked.last().is_none_or(|last| size / last >= apart) {
@@ -421,32 +390,46 @@ fn round(value: f64) -> String {
 /// Which line is which.
 fn explain<DB: DrawingBackend>(
     area: &DrawingArea<DB, Shift>,
-    legend: &[(Key, String)],
+    keys: &[Key],
     styles: &[String; 2],
 ) -> Drawn<(), DB> {
-    let (left, text) = (8, 52);
-    let mut y = 20;
-    let mut entry = |name: &str, index: Option<usize>, dashed: bool| -> Drawn<(), DB> {
-        let colour = index.map_or(RGBColor(60, 60, 60), |index| COLOURS[index % COLOURS.len()]);
-        let step = if dashed { 10 } else { 36 };
-        let width = if dashed { 1 } else { 2 };
-        for start in (0..36).step_by(step) {
-            let end = if dashed { start + 6 } else { 36 };
-            let points = vec![(left + start, y), (left + end, y)];
+    const DARK: RGBColor = RGBColor(60, 60, 60);
+    let (left, text) = (4, 48);
+    let mut y = NAME as i32;
+    let mut entry = |name: &str, colour: RGBColor, dashed: bool| -> Drawn<(), DB> {
+        let (step, length, width) = if dashed { (10, 6, 1) } else { (36, 36, 2) };
+        for start in (left..left + 36).step_by(step) {
+            let points = vec![(start, y), (start + length, y)];
             area.draw(&PathElement::new(points, colour.stroke_width(width)))?;
         }
-        if let Some(index) = index {
-            area.draw(&mark((left + 18, y), index, false))?;
-        }
-        let style = font(13).pos(Pos::new(HPos::Left, VPos::Center));
-        area.draw(&Text::new(name.to_owned(), (text, y), style))?;
+        let filled = if dashed {
+            colour.stroke_width(1)
+        } else {
+            colour.filled()
+        };
+        area.draw(&Circle::new((left + 18, y), 3, filled))?;
+        area.draw(&Text::new(name.to_owned(), (text, y), beside()))?;
         y += LEGEND_LINE as i32;
         Ok(())
     };
-    entry(&styles[0], None, false)?;
-    entry(&styles[1], None, true)?;
-    for (index, (_, name)) in legend.iter().enumerate() {
-        entry(name, Some(index), false)?;
+    entry(&styles[0], DARK, false)?;
+    entry(&styles[1], DARK, true)?;
+    let connections = keys.iter().any(|key| key.1 != keys[0].1);
+    for (key, colour) in keys.iter().zip(COLOURS) {
+        let mut name = format!("depth {}", key.0);
+        if connections {
+            name += &format!(", {}", count(key.1.into(), "conn"));
+        }
+        entry(&name, colour, false)?;
+    }
+    if let Some(more @ 1..) = keys.len().checked_sub(COLOURS.len()) {
+        let more = format!("{more} more, not drawn");
+        area.draw(&Text::new(more, (left, y), beside()))?;
     }
     Ok(())
+}
+
+/// Of text beside a line of the legend.
+fn beside() -> TextStyle<'static> {
+    font(13).pos(Pos::new(HPos::Left, VPos::Center))
 }

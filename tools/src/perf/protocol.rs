@@ -1,5 +1,6 @@
 //! What client and server say to each other over a connection of their own, before and after each
-//! measurement: JSON, one message at a time, each answered. Whatever comes is judged before use.
+//! measurement: JSON, one message at a time, each answered but for signs of life. Whatever comes is
+//! judged before use.
 
 use super::count;
 use super::operation::Operation;
@@ -9,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt::{self, Display, Formatter};
 
 /// Changed whenever a message changes its meaning.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 /// How long a message is at most.
 pub const MESSAGE: usize = 16 << 10;
 
@@ -53,6 +54,8 @@ impl Purpose {
 pub enum Ask {
     /// The first message. What follows the number may differ between versions.
     Hello { protocol: u32 },
+    /// Nothing: the client is there, and measures. It is not answered.
+    Alive,
     /// To get ready for a measurement.
     Prepare(Plan),
     /// What was done on each connection, when all of it has completed.
@@ -94,6 +97,8 @@ pub struct Plan {
     pub connections: u32,
     /// Wait for events rather than poll.
     pub events: bool,
+    /// Have the server poll also where its program takes no part.
+    pub server_polls: bool,
     /// Compare contents.
     pub check: bool,
     pub seed: u64,

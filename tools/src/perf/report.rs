@@ -70,7 +70,7 @@ impl From<loaded::Loaded> for Library {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Parameters {
     pub address: String,
-    pub port: String,
+    pub port: u16,
     pub operations: Vec<Operation>,
     pub sizes_bytes: Vec<u64>,
     pub depths: Vec<u32>,
@@ -81,6 +81,8 @@ pub struct Parameters {
     pub warm_up_seconds: f64,
     /// `poll` or `events`.
     pub completions_by: String,
+    /// Whether the server polled where its program took no part.
+    pub server_polls: bool,
     pub rate_per_second: Option<f64>,
     pub signal_every: u32,
     pub check: bool,
@@ -194,12 +196,15 @@ impl Measurement {
                 latency.value_at_percentile(percentile).min(latency.max()),
             )
         };
-        let distribution = latency.iter_quantiles(5).map(|step| {
-            (
-                step.quantile() * 100.0,
-                step.value_iterated_to().min(latency.max()),
-            )
-        });
+        let mut distribution: Vec<(f64, u64)> = vec![];
+        for step in latency.iter_quantiles(5) {
+            let percent = (step.quantile() * 1e11).round() / 1e9;
+            let value = step.value_iterated_to().min(latency.max());
+            match distribution.last_mut() {
+                Some(last) if last.1 == value => last.0 = percent,
+                _ => distribution.push((percent, value)),
+            }
+        }
         Self {
             operation: plan.operation,
             size_bytes: plan.size,
@@ -218,10 +223,18 @@ impl Measurement {
                 min_ns: if latency.is_empty() { 0 } else { latency.min() },
                 max_ns: latency.max(),
                 percentiles_ns: PERCENTILES.iter().map(percentile).collect(),
-                distribution_percent_ns: distribution.collect(),
+                distribution_percent_ns: distribution,
             },
             checked: plan.check.then(|| Contents::from(&sample.checked)),
         }
+    }
+
+    /// What was moved, in bytes a second; nothing is by a flush alone.
+    #[must_use]
+    pub fn bandwidth(&self) -> Option<f64> {
+        self.operation
+            .moves_bytes()
+            .then_some(self.bytes_per_second)
     }
 
     /// The percentile of that name.

@@ -24,6 +24,8 @@ use std::{fs, mem};
 
 /// How long a client may take to say something, where it is its turn.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long nothing may be heard of a client that measures, which shows itself every second.
+const SILENCE: Duration = Duration::from_secs(10);
 /// How often it is made sure that a client is there.
 const PROBE: Duration = Duration::from_secs(2);
 /// How long a server that polls does not look for anything else.
@@ -41,13 +43,13 @@ pub fn run(arguments: &arguments::Server, stop: &Stop) -> Result<(), Failure> {
     let store = Store::new(arguments)?;
     let device = Device::local(&arguments.address)?;
     let peer = Peer::new(device)?;
-    let endpoint = Endpoint::listen(&peer, &arguments.address, &arguments.port)?;
+    let endpoint = Endpoint::listen(&peer, &arguments.address, &arguments.port.to_string())?;
     let behind = match &store.pmem {
         None => "DRAM".into(),
         Some(pmem) => pmem.path.display().to_string(),
     };
     let (address, port) = (&arguments.address, &arguments.port);
-    let memory = table::size(arguments.memory);
+    let memory = table::bytes(arguments.memory);
     let device_name = device.name();
     say(&format!(
         "listening at {address} port {port} on {device_name}, with up to {memory} of {behind}"
@@ -92,6 +94,8 @@ struct Server {
 /// What is going on with a client.
 struct Session {
     greeted: bool,
+    /// It measures, and shows that it is there.
+    alive: bool,
     work: Option<Work>,
     /// That of the connections which come now.
     config: ConnectionConfig,
@@ -149,6 +153,7 @@ impl Server {
         let mut channel = Channel::new(&self.peer, request, &[], PATIENCE / 3, stop)?;
         let mut session = Session {
             greeted: false,
+            alive: false,
             work: None,
             config: ConnectionConfig::new(QUEUE, QUEUE)?,
         };
@@ -179,7 +184,8 @@ impl Server {
             if let Some(message) = channel.message() {
                 heard = Instant::now();
                 match message.and_then(|ask| self.answer(&mut session, ask)) {
-                    Ok(answer) => {
+                    Ok(None) => {}
+                    Ok(Some(answer)) => {
                         *measured += u64::from(matches!(answer, Answer::Finished { .. }));
                         channel.send(&answer, PATIENCE / 3)?;
                     }
@@ -189,8 +195,10 @@ impl Server {
                     }
                 }
             }
-            if !busy && heard.elapsed() > PATIENCE {
-                return Err(Failure::lost("it says nothing"));
+            let limit = if session.alive { SILENCE } else { PATIENCE };
+            if heard.elapsed() > limit {
+                let why = format!("nothing was heard of it for {} s", limit.as_secs());
+                return Err(Failure::Lost(why));
             }
             if probed.elapsed() > PROBE {
                 probed = Instant::now();
@@ -215,8 +223,9 @@ impl Server {
         Ok(readable(&fds, limit)[0])
     }
 
-    /// The answer to what a client asks; an error if that was nonsense.
-    fn answer(&mut self, session: &mut Session, ask: Ask) -> Result<Answer, String> {
+    /// The answer to what a client asks, if it is to have one; an error if that was nonsense.
+    fn answer(&mut self, session: &mut Session, ask: Ask) -> Result<Option<Answer>, String> {
+        session.alive = ask == Ask::Alive;
         let answer = match ask {
             Ask::Hello { protocol } if protocol != PROTOCOL => {
                 let why = format!("the client speaks version {protocol}, the server {PROTOCOL}");
@@ -232,6 +241,7 @@ impl Server {
                 })
             }
             _ if !session.greeted => return Err("without a greeting".into()),
+            Ask::Alive => return Ok(None),
             Ask::Prepare(plan) => self.prepare(session, &plan),
             Ask::Finish { operations } => match &mut session.work {
                 None => Err(Failure::Refused("nothing was begun".into())),
@@ -242,13 +252,13 @@ impl Server {
                 }),
             },
         };
-        Ok(answer.unwrap_or_else(|failure| Answer::Refused {
+        Ok(Some(answer.unwrap_or_else(|failure| Answer::Refused {
             why: match failure {
                 // The other side says itself that it was refused.
                 Failure::Refused(why) => why,
                 other => other.to_string(),
             },
-        }))
+        })))
     }
 
     /// Gets ready for a measurement.
@@ -320,7 +330,7 @@ impl Store {
 
     /// Memory of that size, which may have anything in it.
     fn memory(&self, size: u64) -> Result<Memory, Failure> {
-        let limit = table::size(self.limit);
+        let limit = table::bytes(self.limit);
         if size > self.limit {
             let why = format!(
                 "it takes {size} bytes of the server's memory, of which it gives {limit}: see its option --memory"
@@ -333,7 +343,11 @@ impl Store {
         };
         let granule = match pmem.device {
             None => {
-                pmem.grow(size)?;
+                pmem.grow(size).map_err(|error| {
+                    let (file, size) = (pmem.path.display(), table::bytes(size));
+                    let why = format!("{file} can't have {size}: {error}");
+                    io::Error::new(error.kind(), why)
+                })?;
                 1
             }
             Some((_, has)) if size > has => {
@@ -424,9 +438,10 @@ fn dax(number: u64) -> Option<(usize, u64)> {
 /// What a measurement needs on this side.
 struct Work {
     plan: Plan,
+    // They end before the memory does: a client learns that it is over, not that it has no access.
+    links: Vec<Link>,
     region: Region,
     token: u64,
-    links: Vec<Link>,
     finished: bool,
     checked: Checked,
     completions: Vec<Completion>,
@@ -495,7 +510,12 @@ impl Work {
 
     /// Whether this side has to look for completions all the time.
     fn is_polled(&self) -> bool {
-        self.plan.operation.is_received() && !self.plan.events && !self.finished
+        let polled = if self.plan.operation.is_received() {
+            !self.plan.events
+        } else {
+            self.plan.server_polls
+        };
+        polled && !self.finished
     }
 
     fn accept(&mut self, request: Request) -> rpma::Result<()> {

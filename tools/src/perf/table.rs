@@ -1,14 +1,19 @@
 //! Results as tables for people.
 
+use super::count;
 use super::operation::Operation;
 use super::report::Measurement;
 use std::fmt::Write as _;
 
-/// Three digits that count, no more: `1.23`, `12.3`, `123`, `1234`.
+/// Three digits that count, no more: `1.23e-3`, `0.123`, `1.23`, `12.3`, `123`, `1234`.
 #[must_use]
 pub fn number(value: f64) -> String {
     match value {
         _ if !value.is_finite() => "-".into(),
+        0.0 => "0".into(),
+        _ if value < 0.00995 => format!("{value:.2e}"),
+        _ if value < 0.09995 => format!("{value:.4}"),
+        _ if value < 0.9995 => format!("{value:.3}"),
         _ if value < 9.995 => format!("{value:.2}"),
         _ if value < 99.95 => format!("{value:.1}"),
         _ => format!("{value:.0}"),
@@ -36,6 +41,16 @@ pub fn size(bytes: u64) -> String {
     bytes.to_string()
 }
 
+/// With the unit.
+#[must_use]
+pub fn bytes(number: u64) -> String {
+    if number < 1 << 10 || !number.is_multiple_of(1 << 10) {
+        count(number, "byte")
+    } else {
+        size(number)
+    }
+}
+
 /// The head of an operation's table, which is as wide as a terminal.
 #[must_use]
 pub fn head(operation: Operation) -> String {
@@ -53,12 +68,11 @@ const HEAD: [&str; 11] = [
 fn columns(columns: [String; 11], remark: &str) -> String {
     let mut text = String::new();
     for (index, column) in columns.iter().enumerate() {
-        let width = if index == 0 {
-            5
-        } else if index < 3 {
-            6
-        } else {
-            7
+        let width = match index {
+            0 => 5,
+            1 | 2 => 6,
+            3 | 4 => 8,
+            _ => 7,
         };
         let _ = write!(text, "{column:>width$}");
     }
@@ -90,7 +104,8 @@ pub fn line(one: &Measurement) -> String {
         one.depth.to_string(),
         one.connections.to_string(),
         short(one.operations_per_second),
-        short(one.bytes_per_second / 1e6),
+        one.bandwidth()
+            .map_or_else(|| "-".into(), |bytes| short(bytes / 1e6)),
         us(one.latency.mean_ns),
         percentile("50"),
         percentile("99"),

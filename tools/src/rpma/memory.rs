@@ -40,7 +40,12 @@ impl Memory {
                     mmap(ptr::null_mut(), mapped, access, MapFlags::SHARED, file, 0)
                 }
             }
-        }?;
+        }
+        .map_err(|errno| {
+            let error = io::Error::from(errno);
+            let why = format!("{mapped} bytes of memory can't be mapped: {error}");
+            io::Error::new(error.kind(), why)
+        })?;
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self {
             start,
