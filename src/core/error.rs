@@ -21,6 +21,7 @@ impl Error {
     pub const SHARED_CHANNEL: Self = Self::of(-100008);
     pub const NOT_SHARED_CHNL: Self = Self::of(-100009);
 
+    /// For the constants above, so that a code of 0 does not compile.
     const fn of(code: c_int) -> Self {
         match NonZero::new(code) {
             Some(code) => Error(code),
@@ -58,8 +59,8 @@ pub(super) use failed;
 
 /// Room for a value, to be had before what can't be taken back; or there is no memory.
 pub fn room<T>() -> Result<Box<MaybeUninit<T>>> {
+    const { assert!(size_of::<T>() != 0) };
     let layout = Layout::new::<T>();
-    assert!(layout.size() != 0);
     // SAFETY: the size is not 0; a pointer that is not NULL is of the layout of T and
     // has no other owner.
     unsafe {
