@@ -16,18 +16,21 @@
 //! The programs of the log are killed at points that a seed chooses; `EXAMPLES_SEED=N` chooses the same
 //! ones again, as far as the machine's timing allows.
 
+#[path = "support/running.rs"]
+mod running;
 mod support;
 
+use running::Running;
 use std::cell::Cell;
 use std::env;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::net::TcpListener;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use support::{cc, release, root, run, scratch, softverbs};
@@ -166,47 +169,25 @@ fn free_port() -> u16 {
     listener.local_addr().unwrap().port()
 }
 
-/// A program that runs. What it prints, to either stream, comes line by line.
-struct Program {
-    what: String,
-    child: Child,
-    lines: Receiver<String>,
-    seen: Vec<String>,
-    since: Instant,
+/// A program that runs.
+struct Program(Running);
+
+impl Deref for Program {
+    type Target = Running;
+    fn deref(&self) -> &Running {
+        &self.0
+    }
+}
+
+impl DerefMut for Program {
+    fn deref_mut(&mut self) -> &mut Running {
+        &mut self.0
+    }
 }
 
 impl Program {
     fn start(command: &mut Command) -> Self {
-        let what = format!("{command:?}");
-        let (output, input) = std::io::pipe().unwrap();
-        let child = command
-            .stdout(input.try_clone().unwrap())
-            .stderr(input)
-            .spawn()
-            .unwrap_or_else(|error| panic!("{what}: {error}"));
-        // The command keeps the ends of the pipe that the program has.
-        command.stdout(Stdio::null()).stderr(Stdio::null());
-        let pid = child.id();
-        let (sender, lines) = channel();
-        thread::spawn(move || {
-            for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
-                let _ = sender.send(String::from_utf8_lossy(&line).into_owned());
-            }
-            // Who sees the channel end can collect the status at once.
-            // SAFETY: waitid() fills in the zeroed info; it leaves the child to be waited for.
-            unsafe {
-                let mut info = std::mem::zeroed();
-                libc::waitid(libc::P_PID, pid, &mut info, libc::WEXITED | libc::WNOWAIT);
-            }
-            drop(sender);
-        });
-        Self {
-            what,
-            child,
-            lines,
-            seen: Vec::new(),
-            since: Instant::now(),
-        }
+        Program(Running::start(command))
     }
 
     /// Ends the test.
@@ -236,13 +217,9 @@ impl Program {
     /// The next line; None if the program has ended.
     #[track_caller]
     fn next(&mut self) -> Option<String> {
-        match self.lines.recv_timeout(LIMIT) {
-            Ok(line) => {
-                self.seen.push(line.clone());
-                Some(line)
-            }
-            Err(RecvTimeoutError::Disconnected) => None,
-            Err(RecvTimeoutError::Timeout) => self.fail(&format!(
+        match self.0.next(LIMIT) {
+            Ok(line) => line,
+            Err(_) => self.fail(&format!(
                 "a line, or the end, within {LIMIT:?} ({:?} since the start)",
                 self.since.elapsed()
             )),
@@ -270,7 +247,7 @@ impl Program {
     #[track_caller]
     fn ends(&mut self, code: i32) -> &[String] {
         while self.next().is_some() {}
-        let status = self.child.wait().unwrap();
+        let status = self.status();
         self.expect(
             status.code() == Some(code),
             &format!("exit status {code}, not {status}"),
@@ -284,12 +261,6 @@ impl Program {
         self.expect(self.seen == lines, &format!("{lines:#?}"));
     }
 
-    fn signal(&self, signal: i32) {
-        // SAFETY: a signal to a child that has not been waited for.
-        let sent = unsafe { libc::kill(self.child.id() as i32, signal) };
-        assert_eq!(sent, 0, "{}", self.what);
-    }
-
     /// Ends it in the middle of whatever it does. Its last lines are still read.
     #[track_caller]
     fn kill(&mut self) {
@@ -299,15 +270,6 @@ impl Program {
     }
 }
 
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Starts a server, and gives the port it listens on.
-#[track_caller]
 fn server(example: &str, arguments: &[&str]) -> (Program, u16) {
     loop {
         let port = free_port();

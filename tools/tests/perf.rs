@@ -5,19 +5,23 @@
 //!
 //! A failure prints the commands, which can be run by hand.
 
+#[path = "../../tests/support/running.rs"]
+mod running;
 mod support;
 
 use librpma_tools::perf::operation::Operation;
 use librpma_tools::perf::pattern::Pattern;
 use librpma_tools::perf::protocol::{Answer, Ask, Plan, Purpose, decode, encode};
+use running::Running;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{BufRead, BufReader, Read as _, Write as _};
+use std::io::{BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 use support::{ours, release, root, run, scratch};
@@ -84,39 +88,34 @@ fn ours_native() -> Command {
     command(Library::Ours, Device::Native)
 }
 
-/// A program that runs. What it prints, to either stream, comes line by line.
-struct Program {
-    what: String,
-    child: Child,
-    lines: Receiver<String>,
-    seen: Vec<String>,
-    since: Instant,
+/// A program that runs.
+struct Program(Running);
+
+impl Deref for Program {
+    type Target = Running;
+    fn deref(&self) -> &Running {
+        &self.0
+    }
+}
+
+impl DerefMut for Program {
+    fn deref_mut(&mut self) -> &mut Running {
+        &mut self.0
+    }
 }
 
 impl Program {
     fn start(command: &mut Command) -> Self {
-        let what = format!("{command:?}");
-        let (output, input) = std::io::pipe().unwrap();
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(input.try_clone().unwrap())
-            .stderr(input)
-            .spawn()
-            .unwrap_or_else(|error| panic!("{what}: {error}"));
-        // The command keeps the ends of the pipe that the program has.
-        command.stdout(Stdio::null()).stderr(Stdio::null());
-        let (sender, lines) = channel();
-        thread::spawn(move || {
-            for line in BufReader::new(output).lines().map_while(Result::ok) {
-                let _ = sender.send(line);
-            }
-        });
-        Self {
-            what,
-            child,
-            lines,
-            seen: vec![],
-            since: Instant::now(),
+        Program(Running::start(command.stdin(Stdio::null())))
+    }
+
+    /// The next line; `None` if it has ended. All of it has a limit.
+    #[track_caller]
+    fn line(&mut self, awaited: &str) -> Option<String> {
+        let left = LIMIT.saturating_sub(self.since.elapsed());
+        match self.0.next(left) {
+            Ok(line) => line,
+            Err(_) => panic!("{awaited} has not come from {}", self.story()),
         }
     }
 
@@ -124,17 +123,10 @@ impl Program {
     #[track_caller]
     fn await_line(&mut self, part: &str) -> String {
         loop {
-            match self
-                .lines
-                .recv_timeout(LIMIT.saturating_sub(self.since.elapsed()))
-            {
-                Ok(line) => {
-                    self.seen.push(line.clone());
-                    if line.contains(part) {
-                        return line;
-                    }
-                }
-                Err(error) => panic!("no line with '{part}' ({error}) from {}", self.story()),
+            match self.line(part) {
+                Some(line) if line.contains(part) => return line,
+                Some(_) => {}
+                None => panic!("no line with '{part}' from {}", self.story()),
             }
         }
     }
@@ -142,35 +134,12 @@ impl Program {
     /// The status, and all that was printed.
     #[track_caller]
     fn end(mut self) -> (Option<i32>, String) {
-        loop {
-            match self
-                .lines
-                .recv_timeout(LIMIT.saturating_sub(self.since.elapsed()))
-            {
-                Ok(line) => self.seen.push(line),
-                Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) => panic!("it does not end: {}", self.story()),
-            }
-        }
-        let status = self.child.wait().unwrap();
-        (status.code(), self.story())
-    }
-
-    fn signal(&self, signal: libc::c_int) {
-        let pid = libc::pid_t::try_from(self.child.id()).unwrap();
-        // SAFETY: the child was not waited for, so that nobody else has its number.
-        assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+        while self.line("the end").is_some() {}
+        (self.status().code(), self.story())
     }
 
     fn story(&self) -> String {
         format!("{}\n{}\n", self.what, self.seen.join("\n"))
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
