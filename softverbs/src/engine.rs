@@ -208,7 +208,7 @@ impl Engine {
                 self.wait(Some(Duration::ZERO));
             }
             before = now;
-            looks += 1;
+            looks = u32::wrapping_add(looks, 1);
             if looks == LOOKS_OF_TRUST {
                 *patience = PATIENCE;
             }
@@ -224,7 +224,7 @@ impl Engine {
     }
 
     fn look(&self) -> u32 {
-        self.looks.fetch_add(1, Ordering::Relaxed) + 1
+        self.looks.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
     }
 
     /// Sends acknowledgements that were held before that look, for which no answer has come to go

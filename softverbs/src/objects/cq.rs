@@ -208,8 +208,7 @@ impl Cq {
             ring.armed = armed;
         }
         drop(ring);
-        // Who asks for an event will not poll until it comes. The list is not locked meanwhile: an
-        // endpoint may be locked by a thread that polls before it lets go of it.
+        // Who asks for an event will not poll until it comes.
         let sources = lock(&self.sources);
         let few = sources.list.len() <= ASKED_SINGLY;
         let leased = if few {
@@ -220,6 +219,7 @@ impl Cq {
             leased.retain(|one| sources.list.iter().any(|source| Arc::ptr_eq(source, one)));
             leased
         };
+        // Not locked any more: an endpoint may be locked by a thread that polls before it lets go of it.
         drop(sources);
         for source in &leased {
             source.end_lease();
@@ -283,7 +283,7 @@ impl Cq {
             self.in_vain.store(0, Ordering::Relaxed);
             return;
         }
-        let n = self.in_vain.fetch_add(1, Ordering::Relaxed) + 1;
+        let n = self.in_vain.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         if n == POLLS_OF_ANSWER {
             engine::release_held();
         }
@@ -317,7 +317,7 @@ impl Cq {
                 sources.came(expected);
                 return true;
             }
-            sources.in_vain += 1;
+            sources.in_vain = sources.in_vain.wrapping_add(1);
             if !sources.in_vain.is_multiple_of(ALL_ASKED) {
                 return false;
             }

@@ -322,7 +322,7 @@ impl Endpoint {
         }
         if polls != lease.polls {
             lease.polls = polls;
-            lease.looks += 1;
+            lease.looks = lease.looks.wrapping_add(1);
             if lease.looks == LOOKS_OF_TRUST {
                 lease.patience = PATIENCE;
             }
@@ -527,7 +527,7 @@ impl State {
             return came;
         }
         if let (false, Some(held)) = (came, &mut self.ack_held) {
-            // Who has the link to itself is asked for by nobody else.
+            // Where the program has not this link to itself, the queue counts for all of its links.
             held.polls += u32::from(self.lease.held);
             if held.polls < POLLS_OF_ANSWER {
                 return came;
