@@ -13,6 +13,8 @@ mod verbs;
 #[path = "semantics/common.rs"]
 mod common;
 
+#[path = "semantics/addresses.rs"]
+mod addresses;
 #[path = "semantics/connections.rs"]
 mod connections;
 #[path = "semantics/errors.rs"]
@@ -25,5 +27,7 @@ mod operations;
 mod order;
 #[path = "semantics/processes.rs"]
 mod processes;
+#[path = "semantics/remains.rs"]
+mod remains;
 #[path = "semantics/strangers.rs"]
 mod strangers;

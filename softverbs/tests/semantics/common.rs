@@ -5,7 +5,7 @@ use rdma_sys::*;
 use std::ffi::{CString, c_int};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::mem::zeroed;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::Once;
@@ -59,6 +59,11 @@ impl<T: Copy> Shared<T> {
     pub fn get(&self) -> T {
         self.0
     }
+}
+
+/// An address and a port.
+pub fn at(ip: impl Into<IpAddr>, port: u16) -> SocketAddr {
+    SocketAddr::new(ip.into(), port)
 }
 
 /// How many objects of a kind the process has.
