@@ -30,6 +30,8 @@ struct Open(*mut ibv_context);
 impl Open {
     fn new() -> Self {
         static WATCH: Once = Once::new();
+        // It may have to be built first, which takes its time.
+        ours();
         WATCH.call_once(|| {
             thread::spawn(|| {
                 thread::sleep(Duration::from_secs(60));
