@@ -77,7 +77,7 @@ proof:
 	scripts/proof
 
 debian13:
-	scripts/debian13 packages
+	scripts/debian13 all
 
 clean:
 	cargo clean
