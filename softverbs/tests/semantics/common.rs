@@ -6,7 +6,7 @@ use std::ffi::{CString, c_int};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::mem::zeroed;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::Once;
 use std::time::{Duration, Instant};
@@ -353,7 +353,6 @@ impl Part {
     /// The next thing that it tells.
     #[track_caller]
     pub fn told(&mut self) -> String {
-        use std::os::fd::AsRawFd;
         loop {
             let fd = self.output.get_ref().as_raw_fd();
             let there = !self.output.buffer().is_empty() || readable_or_ended(fd, LIMIT);
@@ -395,13 +394,21 @@ impl Part {
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 self.ended = Some(status);
-                let mut rest = String::new();
-                let _ = self.output.read_to_string(&mut rest);
-                assert!(
-                    status.success(),
-                    "the other process ended with {status}: {rest}"
-                );
-                return;
+                if status.success() {
+                    return;
+                }
+                // Not to the end: a child of it may live, and have the pipe.
+                let fd = self.output.get_ref().as_raw_fd();
+                let mut rest = self.output.buffer().to_vec();
+                let mut more = [0; 4096];
+                while readable_or_ended(fd, Duration::ZERO) {
+                    match self.output.get_mut().read(&mut more) {
+                        Ok(n) if n > 0 => rest.extend(&more[..n]),
+                        _ => break,
+                    }
+                }
+                let rest = String::from_utf8_lossy(&rest);
+                panic!("the other process ended with {status}: {rest}");
             }
             assert!(
                 Instant::now() < end,
