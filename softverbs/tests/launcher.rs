@@ -58,6 +58,21 @@ fn a_program_runs_with_the_library() {
 }
 
 #[test]
+fn threads_that_wait_can_be_cancelled() {
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("launcher-cancel");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/launcher/cancel.c");
+    let built = outcome(
+        Command::new("cc")
+            .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o"])
+            .args([&program, Path::new(source)])
+            .args(["-lrdmacm", "-libverbs", "-lpthread"]),
+    );
+    assert_eq!(built, (Some(0), String::new(), String::new()));
+    let ended = outcome(&mut launcher(&["run", "--", program.to_str().unwrap()]));
+    assert_eq!(ended, (Some(0), String::new(), String::new()));
+}
+
+#[test]
 fn what_can_not_be_run_is_told_apart() {
     refused(
         &mut launcher(&["run", "--", "/no/such/program"]),

@@ -96,6 +96,18 @@ fn ibv_devinfo_describes_the_device() {
     }
 }
 
+/// Beside what it finds, valgrind is another place to run in: without a vDSO, among others.
+#[test]
+fn ibv_devinfo_in_valgrind() {
+    let mut run = Run::at(LOOPBACK);
+    let line = format!("{VALGRIND} ibv_devinfo -v");
+    let program = run.start(&Network::default(), &line);
+    run.all_succeed();
+    run.says(program, "PORT_ACTIVE (4)");
+}
+
+const VALGRIND: &str = "valgrind -q --error-exitcode=9";
+
 // ---- rping: the client's bytes are read by the server, and written back ----
 
 fn rping(address: &str, options: &str) -> Run {
@@ -221,6 +233,16 @@ fn rping_persistent() {
     }
     let lives = run.is_running(server);
     run.expect(lives, "the server to live on");
+}
+
+#[test]
+fn rping_in_valgrind() {
+    let common = "-a {address} -p {port} -V -C 50 -S 5000";
+    pair(
+        LOOPBACK,
+        &format!("{VALGRIND} rping -s {common}"),
+        &format!("{VALGRIND} rping -c {common}"),
+    );
 }
 
 /// Who is left sees the end, and ends with an error.

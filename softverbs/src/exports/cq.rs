@@ -170,7 +170,7 @@ pub unsafe extern "C" fn ibv_get_cq_event(
             }
             0
         }
-        Err(error) => minus_one(Err(errno_of(&error))),
+        Err(error) => minus_one(Err(error)),
     }
 }
 

@@ -361,7 +361,7 @@ pub unsafe extern "C" fn ibv_get_async_event(
 ) -> c_int {
     // SAFETY: as the caller promises.
     let got = unsafe { Context::of(context) }.events().get();
-    minus_one(got.map_err(|error| errno_of(&error)).map(|got| {
+    minus_one(got.map(|got| {
         // SAFETY: as the caller promises.
         unsafe { event.write(got.into_c()) };
     }))

@@ -260,7 +260,9 @@ pub(super) fn qp_attr(
 ) -> Result<(ibv_qp_init_attr, *mut ibv_pd, Option<u64>), i32> {
     const PD: u32 = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0;
     const SEND_OPS: u32 = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
-    if attr.comp_mask & !(PD | SEND_OPS) != 0 {
+    const FLAGS: u32 = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_CREATE_FLAGS.0;
+    let flags = attr.comp_mask & FLAGS != 0 && attr.create_flags != 0;
+    if flags || attr.comp_mask & !(PD | SEND_OPS | FLAGS) != 0 {
         return Err(libc::EOPNOTSUPP);
     }
     let has = |bit| attr.comp_mask & bit != 0;
@@ -309,14 +311,13 @@ pub unsafe extern "C" fn ibv_query_qp(
         out.path_mtu = ibv_mtu::IBV_MTU_4096;
         out.path_mig_state = ibv_mig_state::IBV_MIG_MIGRATED;
         out.dest_qp_num = state.theirs.qp_num;
-        out.qp_access_flags = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0
-            | ibv_access_flags::IBV_ACCESS_REMOTE_READ.0
-            | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
+        out.qp_access_flags = of.access;
         out.cap = of.init.cap;
         out.max_rd_atomic = of.max_reads as u8;
         out.max_dest_rd_atomic = state.mine.responder_resources;
         out.min_rnr_timer = of.min_rnr_timer;
         out.port_num = 1;
+        out.timeout = of.timeout;
         out.retry_cnt = state.mine.retry_count;
         out.rnr_retry = of.rnr_retry;
         *attr = out;
@@ -338,6 +339,41 @@ fn may_become(from: ibv_qp_state::Type, to: ibv_qp_state::Type) -> bool {
     }
 }
 
+/// Which attributes may be given where a queue pair goes from one state to another, or stays in one.
+fn attributes(from: ibv_qp_state::Type, to: ibv_qp_state::Type) -> ibv_qp_attr_mask {
+    use ibv_qp_state::*;
+    type M = ibv_qp_attr_mask;
+    match (from, to) {
+        (IBV_QPS_RESET | IBV_QPS_INIT, IBV_QPS_INIT) => {
+            M::IBV_QP_PKEY_INDEX | M::IBV_QP_PORT | M::IBV_QP_ACCESS_FLAGS
+        }
+        (IBV_QPS_INIT, IBV_QPS_RTR) => {
+            M::IBV_QP_AV
+                | M::IBV_QP_PATH_MTU
+                | M::IBV_QP_DEST_QPN
+                | M::IBV_QP_RQ_PSN
+                | M::IBV_QP_MAX_DEST_RD_ATOMIC
+                | M::IBV_QP_MIN_RNR_TIMER
+                | M::IBV_QP_ACCESS_FLAGS
+                | M::IBV_QP_PKEY_INDEX
+        }
+        (IBV_QPS_RTR, IBV_QPS_RTS) => {
+            M::IBV_QP_TIMEOUT
+                | M::IBV_QP_RETRY_CNT
+                | M::IBV_QP_RNR_RETRY
+                | M::IBV_QP_SQ_PSN
+                | M::IBV_QP_MAX_QP_RD_ATOMIC
+                | M::IBV_QP_CUR_STATE
+                | M::IBV_QP_ACCESS_FLAGS
+                | M::IBV_QP_MIN_RNR_TIMER
+        }
+        (IBV_QPS_RTS, IBV_QPS_RTS) => {
+            M::IBV_QP_CUR_STATE | M::IBV_QP_ACCESS_FLAGS | M::IBV_QP_MIN_RNR_TIMER
+        }
+        _ => ibv_qp_attr_mask(0),
+    }
+}
+
 /// # Safety
 /// The queue pair is one of this library's; the attributes can be read.
 #[unsafe(no_mangle)]
@@ -347,29 +383,33 @@ pub unsafe extern "C" fn ibv_modify_qp(
     mask: c_int,
 ) -> c_int {
     use ibv_qp_state::*;
+    type M = ibv_qp_attr_mask;
     // SAFETY: as the caller promises.
     unsafe {
         let endpoint = endpoint_of(qp);
         let mut state = endpoint.lock();
+        let state = &mut *state;
         let Some(of) = &mut state.qp else {
             return errno(Err(libc::EINVAL));
         };
-        let has = |bit: ibv_qp_attr_mask| mask as u32 & bit.0 != 0;
+        let mask = mask as u32;
+        let has = |bit: M| mask & bit.0 != 0;
         let attr = &*attr;
-        let to = if has(ibv_qp_attr_mask::IBV_QP_STATE) {
-            attr.qp_state
-        } else {
-            of.state
-        };
+        let (from, moves) = (of.state, has(M::IBV_QP_STATE));
+        let to = if moves { attr.qp_state } else { from };
         // All of it, or nothing.
-        if (has(ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER) && attr.min_rnr_timer > 31)
-            || (has(ibv_qp_attr_mask::IBV_QP_RNR_RETRY) && attr.rnr_retry > 7)
-            || (has(ibv_qp_attr_mask::IBV_QP_STATE) && !may_become(of.state, to))
+        if mask & !(attributes(from, to) | M::IBV_QP_STATE).0 != 0
+            || (moves && !may_become(from, to))
+            || (has(M::IBV_QP_CUR_STATE) && attr.cur_qp_state != from)
+            || (has(M::IBV_QP_MIN_RNR_TIMER) && attr.min_rnr_timer > 31)
+            || (has(M::IBV_QP_TIMEOUT) && attr.timeout > 31)
+            || (has(M::IBV_QP_RETRY_CNT) && attr.retry_cnt > 7)
+            || (has(M::IBV_QP_RNR_RETRY) && attr.rnr_retry > 7)
         {
             return errno(Err(libc::EINVAL));
         }
-        if (of.state, to) == (IBV_QPS_INIT, IBV_QPS_RTR) {
-            if !has(ibv_qp_attr_mask::IBV_QP_DEST_QPN) {
+        if (from, to) == (IBV_QPS_INIT, IBV_QPS_RTR) {
+            if !has(M::IBV_QP_DEST_QPN) {
                 return errno(Err(libc::EINVAL));
             }
             if !is_peer(attr.dest_qp_num) {
@@ -377,15 +417,25 @@ pub unsafe extern "C" fn ibv_modify_qp(
                 return errno(Err(libc::EOPNOTSUPP));
             }
         }
-        if has(ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER) {
+        if has(M::IBV_QP_ACCESS_FLAGS) {
+            of.access = attr.qp_access_flags;
+        }
+        if has(M::IBV_QP_MIN_RNR_TIMER) {
             of.min_rnr_timer = attr.min_rnr_timer;
         }
-        if has(ibv_qp_attr_mask::IBV_QP_RNR_RETRY) {
+        // For who asks: the link has its own times.
+        if has(M::IBV_QP_TIMEOUT) {
+            of.timeout = attr.timeout;
+        }
+        if has(M::IBV_QP_RETRY_CNT) {
+            state.mine.retry_count = attr.retry_cnt;
+        }
+        if has(M::IBV_QP_RNR_RETRY) {
             of.rnr_retry = attr.rnr_retry;
             of.rnr_left = of.rnr_retry;
         }
         match to {
-            _ if !has(ibv_qp_attr_mask::IBV_QP_STATE) => {}
+            _ if !moves => {}
             IBV_QPS_ERR => {
                 of.fail();
                 state.pump(endpoint);

@@ -1,8 +1,9 @@
 //! Queues of events that a program waits for with a file descriptor.
 
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::io::{Errno, ReadWriteFlags, preadv2, read, write};
+use rustix::io::{Errno, ReadWriteFlags, preadv2, write};
 use std::collections::VecDeque;
+use std::ffi::{c_int, c_void};
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard};
@@ -13,6 +14,14 @@ use std::sync::{Mutex, MutexGuard};
 pub struct EventQueue<T> {
     fd: OwnedFd,
     queue: Mutex<VecDeque<T>>,
+}
+
+// A thread that waits here may be cancelled: then it is unwound from there, as through the frames of
+// the libraries in C, which have nothing to clean up and no handlers, and neither have these. Not
+// "C-unwind": a build that aborts on panics has handlers there, which abort.
+unsafe extern "C" {
+    fn read(fd: c_int, into: *mut c_void, len: usize) -> isize;
+    fn pthread_testcancel();
 }
 
 impl<T> EventQueue<T> {
@@ -31,8 +40,9 @@ impl<T> EventQueue<T> {
         super::lock(&self.queue)
     }
 
+    /// Once for each event, though the mark may be there: who waits for edges waits for each.
     fn raise(&self) {
-        // Of a counter that is 0 or 1 this neither fails nor waits.
+        // Of a counter that is far from its end this neither fails nor waits.
         let _ = write(&self.fd, &1u64.to_ne_bytes());
     }
 
@@ -44,40 +54,56 @@ impl<T> EventQueue<T> {
         if matches!(result, Err(Errno::OPNOTSUPP | Errno::SPIPE | Errno::NOSYS))
             && readable(self.fd.as_fd())
         {
-            let _ = read(&self.fd, &mut count);
+            let _ = rustix::io::read(&self.fd, &mut count);
         }
     }
 
     pub fn push(&self, event: T) {
         let mut queue = self.lock();
         queue.push_back(event);
-        if queue.len() == 1 {
-            self.raise();
-        }
+        self.raise();
     }
 
     /// The next event; waits for one, or fails with EAGAIN if the descriptor is O_NONBLOCK.
     ///
     /// `note` sees it while it can't be extracted, and is not lost to those who would.
-    pub fn pop(&self, note: impl Fn(&T)) -> io::Result<T> {
+    ///
+    /// The thread may be cancelled in here. Callers have nothing that is to be dropped.
+    pub fn pop(&self, note: impl Fn(&T)) -> Result<T, i32> {
         let mut mark_taken = false;
+        // SAFETY: as this function, callers have nothing to drop.
+        unsafe { pthread_testcancel() };
         loop {
-            let mut queue = self.lock();
-            if let Some(event) = queue.pop_front() {
-                note(&event);
-                if queue.is_empty() {
-                    self.lower();
-                } else if mark_taken {
-                    self.raise();
-                }
+            if let Some(event) = self.take(mark_taken, &note) {
                 return Ok(event);
             }
-            drop(queue);
-            // Reading waits, or does not, as the program has set the descriptor, and goes on or
-            // ends with EINTR as it has set its signals.
-            read(&self.fd, &mut [0; 8])?;
+            self.wait()?;
             mark_taken = true;
         }
+    }
+
+    fn take(&self, mark_taken: bool, note: impl Fn(&T)) -> Option<T> {
+        let mut queue = self.lock();
+        let event = queue.pop_front()?;
+        note(&event);
+        if queue.is_empty() {
+            self.lower();
+        } else if mark_taken {
+            self.raise();
+        }
+        Some(event)
+    }
+
+    /// Takes the mark. Reading waits, or does not, as the program has set the descriptor, and goes on
+    /// or ends with EINTR as it has set its signals.
+    fn wait(&self) -> Result<(), i32> {
+        let mut count = [0u8; 8];
+        // SAFETY: the descriptor is open, and there is room for 8 bytes.
+        let n = unsafe { read(self.fd(), count.as_mut_ptr().cast(), count.len()) };
+        // SAFETY: it is this thread's.
+        (n >= 0)
+            .then_some(())
+            .ok_or_else(|| unsafe { *libc::__errno_location() })
     }
 
     /// Takes out the events of which `which` is true.
@@ -137,7 +163,6 @@ mod tests {
         queue.push(2);
         assert_eq!(getter.join().unwrap(), (1, 2));
         rustix::io::ioctl_fionbio(&queue.fd, true).unwrap();
-        let error = queue.pop(|_| ()).unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(libc::EAGAIN));
+        assert_eq!(queue.pop(|_| ()).unwrap_err(), libc::EAGAIN);
     }
 }

@@ -5,8 +5,8 @@ use super::memory::{Domain, Hold, Refusal};
 use super::srq::Srq;
 use crate::frames::{AtomicOp, FlushKind, Malformed, Remote};
 use rdma_sys::{
-    ibv_qp, ibv_qp_cap, ibv_qp_state, ibv_send_flags, ibv_sge, ibv_wc, ibv_wc_flags, ibv_wc_opcode,
-    ibv_wc_status,
+    ibv_access_flags, ibv_qp, ibv_qp_cap, ibv_qp_state, ibv_send_flags, ibv_sge, ibv_wc,
+    ibv_wc_flags, ibv_wc_opcode, ibv_wc_status,
 };
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -352,9 +352,17 @@ pub struct Qp {
     pub rnr_retry: u8,
     pub rnr_left: u8,
     pub min_rnr_timer: u8,
+    pub timeout: u8,
+    /// What the other side may do at all: `enum ibv_access_flags`.
+    pub access: u32,
     /// The other side said that it has no receive.
     pub rnr_paused: bool,
 }
+
+/// What connection management lets the other side do.
+pub const EVERY_ACCESS: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0
+    | ibv_access_flags::IBV_ACCESS_REMOTE_READ.0
+    | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
 
 impl Qp {
     pub fn new(init: QpInit) -> Option<Self> {
@@ -373,6 +381,8 @@ impl Qp {
             rnr_retry: 7,
             rnr_left: 7,
             min_rnr_timer: 0,
+            timeout: 0,
+            access: EVERY_ACCESS,
             rnr_paused: false,
         })
     }
@@ -456,6 +466,7 @@ impl Qp {
         self.rq.clear();
         self.receiving = None;
         self.rnr_paused = false;
+        self.access = EVERY_ACCESS;
     }
 
     /// Completes all that is outstanding as flushed, or as it ended.

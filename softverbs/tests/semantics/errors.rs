@@ -649,19 +649,87 @@ fn a_queue_pair_goes_only_where_it_may() {
     }
 }
 
+fn modify(end: &End, mask: ibv_qp_attr_mask, set: impl FnOnce(&mut ibv_qp_attr)) -> i32 {
+    let mut attr: ibv_qp_attr = c!(std::mem::zeroed());
+    set(&mut attr);
+    c!(ibv_modify_qp(end.qp(), &mut attr, mask.0 as i32))
+}
+
 /// One attribute that is wrong leaves all as it was.
 #[test]
 fn attributes_are_changed_together_or_not_at_all() {
     let pair = Pair::new();
-    let mut attr: ibv_qp_attr = c!(std::mem::zeroed());
-    attr.min_rnr_timer = 9;
-    attr.rnr_retry = 8;
-    let mask = ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER | ibv_qp_attr_mask::IBV_QP_RNR_RETRY;
-    let before = pair.client.query().min_rnr_timer;
-    assert_ne!(before, 9);
-    let result = c!(ibv_modify_qp(pair.client.qp(), &mut attr, mask.0 as i32));
+    let before = pair.client.query();
+    assert_ne!(before.min_rnr_timer, 9);
+    let mask = ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER | ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS;
+    let result = modify(&pair.client, mask, |attr| attr.min_rnr_timer = 32);
     assert_eq!(result, libc::EINVAL);
-    assert_eq!(pair.client.query().min_rnr_timer, before);
+    let mask = mask | ibv_qp_attr_mask::IBV_QP_CUR_STATE;
+    let result = modify(&pair.client, mask, |attr| {
+        attr.min_rnr_timer = 9;
+        attr.cur_qp_state = ibv_qp_state::IBV_QPS_INIT;
+    });
+    assert_eq!(result, libc::EINVAL);
+    let after = pair.client.query();
+    assert_eq!(after.min_rnr_timer, before.min_rnr_timer);
+    assert_eq!(after.qp_access_flags, before.qp_access_flags);
+}
+
+/// Those that do nothing where they are given are not taken in silence.
+#[test]
+fn attributes_have_their_states() {
+    type M = ibv_qp_attr_mask;
+    let pair = Pair::new();
+    for bit in 0..31 {
+        let mask = ibv_qp_attr_mask(1 << bit);
+        let may = [
+            M::IBV_QP_CUR_STATE,
+            M::IBV_QP_ACCESS_FLAGS,
+            M::IBV_QP_MIN_RNR_TIMER,
+        ];
+        let expected = if may.contains(&mask) || mask == M::IBV_QP_STATE {
+            0
+        } else {
+            libc::EINVAL
+        };
+        let result = modify(&pair.client, mask, |attr| {
+            attr.qp_state = ibv_qp_state::IBV_QPS_RTS;
+            attr.cur_qp_state = ibv_qp_state::IBV_QPS_RTS;
+            attr.qp_access_flags = 0xe;
+        });
+        assert_eq!(result, expected, "bit {bit}");
+    }
+}
+
+/// What a queue pair does not let the other side do is an operation that it does not know.
+#[test]
+fn the_queue_pair_permits_as_well_as_the_region() {
+    for (needs, op) in [
+        (REMOTE_WRITE, Op::Write as fn(At) -> Op),
+        (REMOTE_READ, Op::Read),
+        (REMOTE_WRITE, |at| Op::WriteImm(at, 1)),
+        (REMOTE_WRITE, |at| Op::AtomicWrite(at, [1; 8])),
+        (REMOTE_ATOMIC, |at| Op::FetchAdd(at, 1)),
+        (REMOTE_ATOMIC, |at| Op::CompareSwap(at, 0, 1)),
+    ] {
+        for permitted in [needs, (REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC) & !needs] {
+            let pair = Pair::new();
+            let (from, to) = (pair.client.memory(8, ALL), pair.server.memory(8, ALL));
+            let mask = ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS;
+            let result = modify(&pair.server, mask, |attr| attr.qp_access_flags = permitted);
+            assert_eq!(result, 0);
+            assert_eq!(pair.server.query().qp_access_flags, permitted);
+            pair.server.recv(1, vec![]);
+            let wr = Wr::new(1, op(to.at(0)), vec![from.sge(0, 8)]);
+            pair.client.post(wr);
+            let expected = if permitted == needs {
+                SUCCESS
+            } else {
+                REM_INV_REQ
+            };
+            pair.client.send_cq.expect(1, expected);
+        }
+    }
 }
 
 #[test]

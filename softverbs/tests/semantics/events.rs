@@ -199,6 +199,28 @@ fn epoll_tells_of_events() {
     c!(libc::close(edge));
 }
 
+/// Also while others have not been taken.
+#[test]
+fn each_event_is_an_edge() {
+    let pair = Pair::new();
+    let server = &pair.server;
+    let edge = epoll_of(server.comp.fd(), libc::EPOLLIN | libc::EPOLLET);
+    server.recv_cq.arm(false);
+    message(&pair, 0);
+    assert!(epoll_waits(edge, LIMIT));
+    assert!(!epoll_waits(edge, NOW));
+    server.send_cq.arm(false);
+    pair.client.recv(1, vec![]);
+    server.post(Wr::new(2, Op::Send, vec![]));
+    assert!(epoll_waits(edge, LIMIT), "the second event is told, too");
+    for queue in [&server.recv_cq, &server.send_cq] {
+        assert_eq!(server.comp.take(), queue.0);
+        acknowledge(queue.0, 1);
+    }
+    assert!(!readable(server.comp.fd(), NOW));
+    c!(libc::close(edge));
+}
+
 #[test]
 fn a_getter_that_does_not_wait_says_that_there_is_nothing() {
     let pair = Pair::new();

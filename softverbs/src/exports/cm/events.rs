@@ -70,13 +70,13 @@ pub unsafe extern "C" fn rdma_get_cm_event(
     }
     // SAFETY: as the caller promises.
     unsafe {
-        let events = events_of(channel);
+        let events: &EventQueue<CmEvent> = &(*channel.cast::<ChannelHandle>()).events;
         match events.pop(|event| event.owner().handed.out()) {
             Ok(got) => {
                 *event = deliver(channel, got).cast();
                 0
             }
-            Err(error) => minus_one(Err(errno_of(&error))),
+            Err(error) => minus_one(Err(error)),
         }
     }
 }

@@ -6,8 +6,8 @@ use crate::frames::{
     self, AtomicOp, Flags, FlushKind, Frame, MAX_FIELDS, MAX_MESSAGE, Malformed, Nak, Remote,
 };
 use crate::objects::memory::{Domain, Hold, Right};
-use crate::objects::qp::{Op, Payload, to_receive};
-use rdma_sys::{ibv_qp_state, ibv_wc_opcode, ibv_wc_status};
+use crate::objects::qp::{Op, Payload, Qp, to_receive};
+use rdma_sys::{ibv_access_flags as Access, ibv_qp_state, ibv_wc_opcode, ibv_wc_status};
 use std::io::{ErrorKind, IoSliceMut};
 use std::ptr;
 use std::sync::Arc;
@@ -498,7 +498,8 @@ impl State {
                 if !self.serves() || !self.is_next(seq)? {
                     return Ok(());
                 }
-                let good = u64::from(len) <= MAX_MESSAGE;
+                let good =
+                    u64::from(len) <= MAX_MESSAGE && self.permits(Access::IBV_ACCESS_REMOTE_READ);
                 self.answered();
                 if !good {
                     self.refuse(seq, Nak::InvalidRequest);
@@ -515,7 +516,8 @@ impl State {
                     return Ok(());
                 }
                 self.answered();
-                match self.cell(at, Right::Atomic) {
+                let cell = self.cell(at, Right::Atomic, Access::IBV_ACCESS_REMOTE_ATOMIC);
+                match cell {
                     Err(nak) => self.refuse(seq, nak),
                     Ok(hold) => {
                         // SAFETY: eight aligned bytes, mapped while they are held.
@@ -536,7 +538,7 @@ impl State {
                 if !self.serves() || !self.is_next(seq)? {
                     return Ok(());
                 }
-                match self.cell(at, Right::Write) {
+                match self.cell(at, Right::Write, Access::IBV_ACCESS_REMOTE_WRITE) {
                     Ok(hold) => {
                         // SAFETY: eight aligned bytes, mapped while they are held.
                         let cell = unsafe { AtomicU64::from_ptr(hold.ptr().cast()) };
@@ -674,7 +676,7 @@ impl State {
             if !self.is_next(seq)? {
                 return Ok(());
             }
-            if u64::from(left) > MAX_MESSAGE {
+            if u64::from(left) > MAX_MESSAGE || !self.permits(Access::IBV_ACCESS_REMOTE_WRITE) {
                 self.answered();
                 self.refuse(seq, Nak::InvalidRequest);
                 return Ok(());
@@ -787,14 +789,20 @@ impl State {
         self.read_ended(seq)
     }
 
+    /// Whether the queue pair lets the other side do that at all.
+    fn permits(&self, access: Access) -> bool {
+        let permitted = |qp: &Qp| qp.access & access.0 != 0;
+        self.qp.as_deref().is_some_and(permitted)
+    }
+
     fn remote(&self, at: Remote, len: u64, right: Right) -> Option<Hold> {
         let qp = self.qp.as_ref()?;
         qp.init.domain.remote(at.rkey, at.addr, len, right).ok()
     }
 
     /// Eight bytes that are accessed as one.
-    fn cell(&self, at: Remote, right: Right) -> Result<Hold, Nak> {
-        if !at.addr.is_multiple_of(8) {
+    fn cell(&self, at: Remote, right: Right, access: Access) -> Result<Hold, Nak> {
+        if !self.permits(access) || !at.addr.is_multiple_of(8) {
             return Err(Nak::InvalidRequest);
         }
         let hold = self.remote(at, 8, right).ok_or(Nak::AccessError)?;
