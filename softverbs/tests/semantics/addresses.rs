@@ -272,6 +272,7 @@ fn addresses_of_both_sides() {
         listens.extend([
             (LOOPBACK6, IpAddr::from(Ipv6Addr::LOCALHOST)),
             (ANY6, Ipv6Addr::LOCALHOST.into()),
+            (ANY6, Ipv4Addr::LOCALHOST.into()),
         ]);
     }
     for (listen, ip) in listens {

@@ -10,7 +10,7 @@ use crate::objects::device::limits;
 use crate::objects::errno_of;
 use rdma_sys::{ibv_qp_state, rdma_cm_event_type};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -44,6 +44,14 @@ pub struct ConnParam {
     pub rnr_retry_count: u8,
     pub srq: u8,
     pub qp_num: u32,
+}
+
+/// The address as the other side knows it, which may have come by IPv4 to a listener of IPv6.
+fn plain(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        IpAddr::V4(ip) => SocketAddr::new(ip.into(), address.port()),
+        IpAddr::V6(_) => address,
+    }
 }
 
 impl ConnParam {
@@ -214,8 +222,8 @@ impl State {
             }
             let child = Endpoint::new(self.events.clone());
             let mut state = child.lock();
-            state.local = link.local_address().ok();
-            state.remote = link.peer_address().ok();
+            state.local = link.local_address().ok().map(plain);
+            state.remote = link.peer_address().ok().map(plain);
             state.parent = endpoint.me.clone();
             state.phase = Phase::Greeting;
             state.link = Some(Box::new(link));
