@@ -2,15 +2,41 @@
 
 use super::endpoint::Endpoint;
 use super::events::EventQueue;
+use crate::forks;
 use crate::frames::{Params, Private};
 use rdma_sys::{rdma_cm_event_type, rdma_event_channel};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// An event channel as C sees it.
 #[repr(C)]
 pub struct ChannelHandle {
     pub abi: rdma_event_channel,
     pub events: Arc<EventQueue<CmEvent>>,
+    /// The process that made the last of its ids, or the channel.
+    process: AtomicU32,
+}
+
+impl ChannelHandle {
+    pub fn new(events: EventQueue<CmEvent>) -> Self {
+        ChannelHandle {
+            abi: rdma_event_channel { fd: events.fd() },
+            events: Arc::new(events),
+            process: forks::generation().into(),
+        }
+    }
+
+    /// An id of this process is to get its events here.
+    pub fn events_for_id(&self) -> Arc<EventQueue<CmEvent>> {
+        self.process.store(forks::generation(), Ordering::Relaxed);
+        self.events.clone()
+    }
+
+    /// Whether all of its ids are of a parent process, so that nothing will ever come.
+    pub fn is_forsaken(&self) -> bool {
+        let ids = Arc::strong_count(&self.events) > 1;
+        ids && self.process.load(Ordering::Relaxed) != forks::generation()
+    }
 }
 
 /// An event of connection management.

@@ -2,10 +2,14 @@
 
 use crate::common::*;
 use rdma_sys::*;
-use softverbs::exports::cm::{rdma_ack_cm_event, rdma_get_cm_event, rdma_resolve_route};
+use softverbs::exports::cm::{
+    rdma_ack_cm_event, rdma_disconnect, rdma_get_cm_event, rdma_resolve_route,
+};
 use softverbs::exports::cq::{ibv_ack_cq_events, ibv_get_cq_event};
 use std::ffi::c_int;
+use std::io::{ErrorKind, Read};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -150,6 +154,58 @@ fn a_child_can_destroy_what_its_parent_made() {
         let client = begin(c!(&(*listener.get()).address), &Setup::default());
         c!(&*listener.get()).accept(&Setup::default());
         client.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+    });
+}
+
+/// Rather than waiting for ever.
+#[test]
+fn a_child_is_told_that_nothing_comes_for_its_parents_ids() {
+    alone(|| {
+        let (empty, listener) = (new_channel(), Listener::new());
+        let (empty, listener) = (Shared(&raw const empty), Shared(&raw const listener));
+        ended(fork(|| {
+            let channel = c!(&(*listener.get()).channel);
+            let get = || {
+                let mut event = ptr::null_mut();
+                c!(rdma_get_cm_event(channel.0, &mut event))
+            };
+            fails("rdma_get_cm_event", get(), libc::ENODEV);
+            // Ids of its own are another matter, on that channel as on one that had none.
+            for channel in [channel, c!(&*empty.get())] {
+                let id = Id::new(channel);
+                good("rdma_resolve_addr", id.resolve_addr(&LOOPBACK));
+                channel.expect(RDMA_CM_EVENT_ADDR_RESOLVED);
+            }
+            0
+        }));
+        let client = begin(c!(&(*listener.get()).address), &Setup::default());
+        c!(&*listener.get()).accept(&Setup::default());
+        client.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+    });
+}
+
+/// Nor does it write to what has the number of a socket of its parent.
+#[test]
+fn a_child_that_posts_touches_no_descriptors_of_its_own() {
+    alone(|| {
+        let pair = Pair::new();
+        let pid = fork(|| {
+            let pairs: Vec<_> = (0..64).map(|_| UnixStream::pair().unwrap()).collect();
+            for end in [&pair.client, &pair.server] {
+                let _ = post_list(end.qp(), &[Wr::new(1, Op::Send, vec![])]);
+                let _ = c!(rdma_disconnect(end.id.0));
+            }
+            for (one, other) in &pairs {
+                for mut end in [one, other] {
+                    end.set_nonblocking(true).unwrap();
+                    let read = end.read(&mut [0]).map_err(|error| error.kind());
+                    assert_eq!(read, Err(ErrorKind::WouldBlock), "bytes of the connection");
+                }
+            }
+            0
+        });
+        ended(pid);
+        talk(&pair);
     });
 }
 

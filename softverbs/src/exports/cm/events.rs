@@ -25,11 +25,7 @@ struct EventHandle {
 
 pub(super) fn new_channel() -> Result<*mut rdma_event_channel, i32> {
     let events = EventQueue::new().map_err(|error| errno_of(&error))?;
-    let channel = Box::new(ChannelHandle {
-        abi: rdma_event_channel { fd: events.fd() },
-        events: Arc::new(events),
-    });
-    Ok(Box::into_raw(channel).cast())
+    Ok(Box::into_raw(Box::new(ChannelHandle::new(events))).cast())
 }
 
 /// # Safety
@@ -55,7 +51,7 @@ pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_cha
 /// The channel is open.
 pub(super) unsafe fn events_of(channel: *mut rdma_event_channel) -> Arc<EventQueue<CmEvent>> {
     // SAFETY: as the caller promises.
-    unsafe { (*channel.cast::<ChannelHandle>()).events.clone() }
+    unsafe { (*channel.cast::<ChannelHandle>()).events_for_id() }
 }
 
 /// # Safety
@@ -70,8 +66,11 @@ pub unsafe extern "C" fn rdma_get_cm_event(
     }
     // SAFETY: as the caller promises.
     unsafe {
-        let events: &EventQueue<CmEvent> = &(*channel.cast::<ChannelHandle>()).events;
-        match events.pop(|event| event.owner().handed.out()) {
+        let handle = &*channel.cast::<ChannelHandle>();
+        if handle.is_forsaken() {
+            return minus_one(Err(libc::ENODEV));
+        }
+        match handle.events.pop(|event| event.owner().handed.out()) {
             Ok(got) => {
                 *event = deliver(channel, got).cast();
                 0
