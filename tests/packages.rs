@@ -12,7 +12,7 @@ use std::io::{BufRead, BufReader, Lines, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 use support::{root, run, scratch};
 
 const PACKAGES: [&str; 4] = [
@@ -30,20 +30,41 @@ fn target() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap()
 }
 
-/// A script of the checkout, to build with in this test's target directory.
-fn script(name: &str) -> Command {
-    let mut command = Command::new(root().join("scripts").join(name));
-    command.env("CARGO_TARGET_DIR", target());
-    command
+/// Builds the packages of a kind among sources whose examples somebody has built, and gives their
+/// directory.
+fn build(kind: &str) -> PathBuf {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock().unwrap();
+    let _built = Built::new();
+    run(Command::new(root().join("scripts").join(kind)).env("CARGO_TARGET_DIR", target()));
+    target().join(kind)
+}
+
+/// A program that was built of the examples, where they say to, for as long as a test needs it.
+struct Built(PathBuf);
+
+impl Built {
+    fn new() -> Self {
+        let dir = root().join("examples/build");
+        fs::create_dir_all(&dir).unwrap();
+        let program = dir.join("built_by_a_test");
+        fs::copy("/bin/true", &program).unwrap();
+        Self(program)
+    }
+}
+
+impl Drop for Built {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+        // Others may have built something there, too.
+        let _ = fs::remove_dir(self.0.parent().unwrap());
+    }
 }
 
 /// The directory with Debian's packages, built once.
 fn packages() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
-    DIR.get_or_init(|| {
-        run(&mut script("deb"));
-        target().join("deb")
-    })
+    DIR.get_or_init(|| build("deb"))
 }
 
 fn file(package: &str) -> String {
@@ -66,6 +87,37 @@ fn there_is_each_package_of_this_version() {
     expected.extend(symbols.iter().map(|package| file(package)));
     expected.sort();
     assert_eq!(found, expected);
+}
+
+/// The files that the examples consist of.
+fn examples() -> Vec<String> {
+    let files = fs::read_dir(root().join("examples")).unwrap();
+    let mut names: Vec<_> = files
+        .map(Result::unwrap)
+        .filter(|entry| entry.file_type().unwrap().is_file())
+        .map(|entry| entry.file_name().into_string().unwrap())
+        .filter(|name| !name.starts_with('.'))
+        .collect();
+    names.sort();
+    names
+}
+
+/// What a package's list of files has in the directory of the examples.
+fn examples_among(files: &str) -> Vec<String> {
+    let names = files
+        .lines()
+        .filter_map(|line| line.split_once("/examples/"));
+    let mut names: Vec<_> = names.map(|(_, name)| name.to_owned()).collect();
+    names.sort();
+    names.retain(|name| !name.is_empty());
+    names
+}
+
+#[test]
+fn the_examples_go_into_it_without_what_was_built_of_them() {
+    let package = packages().join(file("librpma-rs-dev"));
+    let (files, _) = run(Command::new("dpkg-deb").arg("-c").arg(package));
+    assert_eq!(examples_among(&files), examples());
 }
 
 #[test]
@@ -579,8 +631,11 @@ fn they_take_the_place_of_the_original_and_give_it_back() {
 
 #[test]
 fn rpms_hold_what_programs_need_and_go_without_a_trace() {
-    run(&mut script("rpm"));
-    let mut clean = Clean::new("packages-rpm", &target().join("rpm"));
+    let rpms = build("rpm");
+    let devel = format!("librpma-devel-{}-1.x86_64.rpm", env!("CARGO_PKG_VERSION"));
+    let (files, _) = run(Command::new("rpm").arg("-qlp").arg(rpms.join(devel)));
+    assert_eq!(examples_among(&files), examples());
+    let mut clean = Clean::new("packages-rpm", &rpms);
     clean.run("apt-get update -qq");
     clean.install(&["rpm", "libibverbs-dev", "librdmacm-dev"]);
     // Directories that other packages of such a distribution own.
