@@ -1429,8 +1429,8 @@ int rpma_conn_disconnect(struct rpma_conn *conn);
  *
  * *conn_ptr is set to NULL; one that is NULL already is fine.
  *
- * Close it before by rpma_conn_disconnect(), if it was established. Its CQs and private
- * data are gone with it; regions and a shared RQ stay.
+ * Close it before by rpma_conn_disconnect(), if it was established and is not lost. Its
+ * CQs and private data are gone with it; regions and a shared RQ stay.
  *
  * Thread-safe on separate connections.
  *
