@@ -300,6 +300,17 @@ fn says_what_librpma_makes_of_the_device() {
         let expected: Vec<_> = notes.iter().copied().chain([ALWAYS]).collect();
         assert_eq!(findings(&report), expected, "{options:?}");
     }
+    // Nothing that helps a processor's caches helps here.
+    for (option, code) in [("--no-flush", "no_native_flush"), ("--iwarp", "iwarp")] {
+        let report = report(&mut over_softverbs(&[option], &[]));
+        let remedies = &finding(&report, code)["remedies"];
+        assert_eq!(remedies.as_array().unwrap().len(), 1, "{remedies:#}");
+        let how = "Over softverbs, only the native FLUSH makes anything persistent:";
+        assert_eq!(remedies[0]["how"], how);
+        let command = remedies[0]["commands"][0].as_str().unwrap();
+        let without = format!("softverbs run -- PROGRAM   # without {option} ");
+        assert!(command.starts_with(&without), "{command}");
+    }
 }
 
 #[test]

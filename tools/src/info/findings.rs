@@ -309,7 +309,7 @@ fn of_device(report: &Report, device: &DeviceReport, connects: bool) -> Vec<Find
         found.push(no_address(report, device, level));
     }
     if device.transport == IWARP {
-        found.push(iwarp(device));
+        found.push(iwarp(report, device));
     } else {
         found.extend(flush(report, device));
         found.extend(atomic_write(report, device));
@@ -415,14 +415,17 @@ fn no_address(report: &Report, device: &DeviceReport, level: Level) -> Finding {
     }
 }
 
-fn iwarp(device: &DeviceReport) -> Finding {
+fn iwarp(report: &Report, device: &DeviceReport) -> Finding {
     let problem = "iWARP has neither FLUSH nor ATOMIC WRITE: librpma flushes by an RDMA READ, which \
                    makes what was written visible, and not by itself persistent, and sends an \
                    atomic write as an ordinary one behind a fence. Memory to read into is open for \
                    writing by the other side too, as iWARP demands.";
-    Finding::new(Level::Note, "iwarp", problem)
-        .about(&device.name)
-        .mend(DIRECT_WRITE, &[])
+    let finding = Finding::new(Level::Note, "iwarp", problem).about(&device.name);
+    persistence(
+        report,
+        finding,
+        "without --iwarp and SOFTVERBS_TRANSPORT=iwarp",
+    )
 }
 
 const DIRECT_WRITE: &str = "For persistence, see to it that writes of the device that has the persistent memory get there \
@@ -477,10 +480,19 @@ fn flush(report: &Report, device: &DeviceReport) -> Option<Finding> {
     let problem = "The device has no native FLUSH: librpma flushes by an RDMA READ, which makes \
                    what was written visible, and not by itself persistent.";
     let finding = Finding::new(Level::Note, CODE, problem).about(name);
-    Some(if report.libraries.softverbs {
+    Some(persistence(
+        report,
+        finding,
+        "without --no-flush and SOFTVERBS_FLUSH=off",
+    ))
+}
+
+/// The way to persistence where flushes are RDMA READs; of softverbs, how it is to be run.
+fn persistence(report: &Report, finding: Finding, softverbs: &str) -> Finding {
+    if report.libraries.softverbs {
         finding.mend(
             "Over softverbs, only the native FLUSH makes anything persistent:",
-            &["softverbs run -- PROGRAM   # without --no-flush and SOFTVERBS_FLUSH=off"],
+            &[&format!("softverbs run -- PROGRAM   # {softverbs}")],
         )
     } else if report
         .host
@@ -496,7 +508,7 @@ fn flush(report: &Report, device: &DeviceReport) -> Option<Finding> {
         )
     } else {
         finding.mend(DIRECT_WRITE, &[])
-    })
+    }
 }
 
 fn atomic_write(report: &Report, device: &DeviceReport) -> Option<Finding> {
