@@ -417,6 +417,19 @@ fn addresses_that_are_asked_for() {
         let remedy = &finding(&report, "address_not_found")["remedies"][0]["how"];
         assert_eq!(*remedy, format!("Leave the port out: use {host}."));
     }
+    // What is wrong with an address is told even where there is no device.
+    for (address, code) in [
+        ("0.0.0.0", "wildcard_address"),
+        ("::", "wildcard_address"),
+        ("fe80::1", "address_without_interface"),
+        ("224.0.0.1", "multicast_address"),
+        ("127.0.0.1:7204", "address_not_found"),
+    ] {
+        assert_eq!(
+            finding(&report(&mut plain(&[address])), code)["subject"],
+            address
+        );
+    }
     let (_, text, _) = outcome(&mut over_softverbs(&[], &["\u{1b}[31mred"]));
     assert!(!text.contains('\u{1b}'), "{text:?}");
     // Each of several is looked at, and one that will not do is enough to fail.

@@ -579,15 +579,16 @@ fn not_served(report: &Report, address: &Address, connects: bool) -> Option<Find
         let ask = format!("getent ahosts {text}");
         return Some(finding.mend("Give an address, or a name that the host knows:", &[&ask]));
     };
-    if report.devices.is_empty() || !connects {
-        // That has been said, and nothing about the address would help.
-        return None;
-    }
     if let Some(IpAddr::V6(ip)) = address.ip
         && ip.is_unicast_link_local()
         && !text.contains('%')
     {
         return Some(without_interface(report, address, ip));
+    }
+    let hopeless = report.devices.is_empty() || !connects;
+    if hopeless && whose != Whose::Wildcard {
+        // That has been said, and nothing about the address would help.
+        return None;
     }
     let interface = address.interface.as_deref();
     let behind = report
