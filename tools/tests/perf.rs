@@ -12,6 +12,7 @@ mod support;
 use librpma_tools::perf::operation::Operation;
 use librpma_tools::perf::pattern::Pattern;
 use librpma_tools::perf::protocol::{Answer, Ask, Plan, Purpose, decode, encode};
+use librpma_tools::perf::table;
 use running::Running;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -1140,6 +1141,40 @@ fn runs_are_compared() {
         assert_eq!((status, stdout.as_str()), (Some(1), ""), "{file}: {stderr}");
         assert!(stderr.contains(why), "{file}: {stderr}");
     }
+}
+
+#[test]
+fn columns_do_not_touch() {
+    let dir = scratch("perf-columns");
+    let file = dir.join("run.json");
+    let server = Server::start(ours_native(), &[]);
+    let arguments = format!("write -n 5 -s 8 -d 1 --json {}", path(&file));
+    succeeds(&mut server.client(ours_native(), &arguments));
+    server.stop();
+    let mut run = json(&file);
+    let faster = dir.join("faster.json");
+    // Ratios of 7 characters, in a table that fits a terminal, and longer ones.
+    for (ns, bytes, width) in [((1_500, 5_300), 1.5e8, 80), ((1, 9), 1e-3, 200)] {
+        for (file, [median, late], bytes) in [
+            (&file, [1_000_000, 1_000_000], 1e5),
+            (&faster, [ns.0, ns.1], bytes),
+        ] {
+            let one = &mut run["measurements"][0];
+            one["latency"]["percentiles_ns"]["50"] = median.into();
+            one["latency"]["percentiles_ns"]["99"] = late.into();
+            one["bytes_per_second"] = bytes.into();
+            fs::write(file, run.to_string()).unwrap();
+        }
+        let text = succeeds(ours_native().args(["compare", path(&file), path(&faster)]));
+        let row = text.lines().find(|line| line.contains(" -> ")).unwrap();
+        assert_eq!(row.split_whitespace().count(), 12, "{text}");
+        assert!(row.len() <= width, "{text}");
+    }
+    let mut one = run["measurements"][0].take();
+    one["latency"]["mean_ns"] = 1.5.into();
+    one["latency"]["max_ns"] = u64::MAX.into();
+    let line = table::line(&serde_json::from_value(one).unwrap());
+    assert_eq!(line.split_whitespace().count(), 11, "{line}");
 }
 
 #[test]

@@ -86,14 +86,14 @@ fn table(names: &[String; 2], runs: &[Run; 2]) -> Result<String, String> {
                 text,
                 "\n{}: latency in us\n{}\n",
                 a.operation,
-                columns(HEAD.map(str::to_owned))
+                table::columns(&HEAD.map(str::to_owned), &WIDTHS)
             );
         }
         let median = |one: &Measurement| one.percentile_ns("50") as f64;
         let late = |one: &Measurement| one.percentile_ns("99") as f64;
         let both = |a: f64, b: f64| format!("{} -> {}", table::short(a), table::short(b));
         let bandwidth = |one: &Measurement| one.bandwidth().unwrap_or(f64::NAN) / 1e6;
-        let line = columns([
+        let values = [
             table::size(a.size_bytes),
             a.depth.to_string(),
             a.connections.to_string(),
@@ -102,7 +102,8 @@ fn table(names: &[String; 2], runs: &[Run; 2]) -> Result<String, String> {
             table::number(late(b) / late(a)),
             both(bandwidth(a), bandwidth(b)),
             table::number(bandwidth(b) / bandwidth(a)),
-        ]);
+        ];
+        let line = table::columns(&values, &WIDTHS);
         let cut = match (a.complete, b.complete) {
             (true, true) => "",
             (false, true) => "  first cut",
@@ -129,13 +130,7 @@ const HEAD: [&str; 8] = [
     "ratio",
 ];
 
-fn columns(columns: [String; 8]) -> String {
-    let widths = [5, 6, 6, 19, 7, 11, 19, 7];
-    let columns = columns.iter().zip(widths);
-    columns
-        .map(|(column, width)| format!("{column:>width$}"))
-        .collect()
-}
+const WIDTHS: [usize; 8] = [5, 6, 6, 18, 8, 11, 18, 8];
 
 /// What was done otherwise, and so may be why the figures differ.
 fn differences(first: &Run, second: &Run) -> Vec<String> {

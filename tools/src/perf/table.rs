@@ -55,28 +55,26 @@ pub fn bytes(number: u64) -> String {
 #[must_use]
 pub fn head(operation: Operation) -> String {
     let about = operation.latency_of();
-    format!(
-        "{operation}: latency in us, {about}\n{}",
-        columns(HEAD.map(str::to_owned), "")
-    )
+    let names = columns(&HEAD.map(str::to_owned), &WIDTHS);
+    format!("{operation}: latency in us, {about}\n{names}\n")
 }
 
 const HEAD: [&str; 11] = [
     "size", "depth", "conns", "op/s", "MB/s", "mean", "50%", "99%", "99.9%", "99.99%", "max",
 ];
 
-fn columns(columns: [String; 11], remark: &str) -> String {
+const WIDTHS: [usize; 11] = [5, 6, 6, 8, 8, 7, 7, 7, 7, 7, 7];
+
+/// Columns of these widths. One that holds more is wider, and never touches the one before.
+#[must_use]
+pub fn columns<const N: usize>(columns: &[String; N], widths: &[usize; N]) -> String {
     let mut text = String::new();
-    for (index, column) in columns.iter().enumerate() {
-        let width = match index {
-            0 => 5,
-            1 | 2 => 6,
-            3 | 4 => 8,
-            _ => 7,
-        };
-        let _ = write!(text, "{column:>width$}");
+    for (column, width) in columns.iter().zip(widths) {
+        let space = if text.is_empty() { "" } else { " " };
+        let width = width - space.len();
+        let _ = write!(text, "{space}{column:>width$}");
     }
-    text + remark + "\n"
+    text
 }
 
 /// The line of a measurement.
@@ -113,5 +111,5 @@ pub fn line(one: &Measurement) -> String {
         percentile("99.99"),
         us(one.latency.max_ns as f64),
     ];
-    columns(values, &remark)
+    columns(&values, &WIDTHS) + &remark + "\n"
 }
