@@ -16,7 +16,7 @@ use librpma_tools::perf::table;
 use running::Running;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::ops::{Deref, DerefMut};
@@ -1175,6 +1175,46 @@ fn columns_do_not_touch() {
     one["latency"]["max_ns"] = u64::MAX.into();
     let line = table::line(&serde_json::from_value(one).unwrap());
     assert_eq!(line.split_whitespace().count(), 11, "{line}");
+}
+
+#[test]
+fn results_that_can_not_be_printed_are_a_failure() {
+    let dir = scratch("perf-full");
+    let file = dir.join("run.json");
+    let server = Server::start(ours_native(), &[]);
+    let lines = dir.join("run.csv");
+    let table = format!("read write -n 5 -s 8 -d 1 --json {}", path(&file));
+    let beside = format!("read -n 5 -s 8 -d 1 --json - --csv {}", path(&lines));
+    let all = [&*table, &*beside, "read -n 5 -s 8 --csv -"];
+    let printing_to = |stdout: Stdio, arguments: &str| {
+        let mut client = server.client(ours_native(), arguments);
+        let output = client.stdout(stdout).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        (output.status.code(), stderr)
+    };
+    // Who closes a pipe has seen enough.
+    for arguments in all {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let (status, stderr) = printing_to(writer.into(), arguments);
+        assert_eq!(status, Some(0), "{arguments}: {stderr}");
+    }
+    fs::remove_file(&file).unwrap();
+    fs::remove_file(&lines).unwrap();
+    for arguments in all {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let (status, stderr) = printing_to(full.into(), arguments);
+        assert_eq!(status, Some(1), "{arguments}: {stderr}");
+        let why = "rpma-perf: stdout: No space left on device (os error 28)\n";
+        assert!(stderr.ends_with(why), "{arguments}: {stderr}");
+    }
+    // What was measured is in the files.
+    let run = json(&file);
+    assert_eq!(run["complete"], true, "{run:#}");
+    assert_eq!(run["measurements"].as_array().unwrap().len(), 2, "{run:#}");
+    let lines = fs::read_to_string(lines).unwrap();
+    assert_eq!(lines.lines().count(), 2, "{lines}");
+    server.stop();
 }
 
 #[test]

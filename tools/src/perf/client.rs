@@ -15,6 +15,7 @@ use crate::rpma::{
 use clap::ValueEnum as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::rand::{GetRandomFlags, getrandom};
+use std::cell::RefCell;
 use std::fs::{self, File};
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::Path;
@@ -53,12 +54,12 @@ pub fn run(arguments: &arguments::Client, stop: &Stop) -> Result<(), Failure> {
             }
         }
     }
-    show.end();
+    let shown = show.end();
     client.run.complete = client.run.measurements.len() == plans.len()
         && client.run.measurements.iter().all(|one| one.complete);
     client.run.error = outcome.as_ref().err().map(ToString::to_string);
     outputs.write(&client.run)?;
-    outcome
+    outcome.and(shown)
 }
 
 fn method(arguments: &arguments::Client) -> Method {
@@ -104,22 +105,27 @@ impl<'a> Outputs<'a> {
         })
     }
 
+    /// # Errors
+    /// The first that can't be written; the others are.
     fn write(&self, run: &Run) -> Result<(), Failure> {
+        let mut outcome = Ok(());
         for (file, text) in [
             (self.json, Run::json as fn(&Run) -> String),
             (self.csv, Run::csv),
         ] {
-            match file {
-                None => {}
-                Some(file) if file == STDOUT => print(&text(run))?,
-                Some(file) => fs::write(file, text(run)).map_err(|error| named(file, &error))?,
-            }
+            let Some(file) = file else { continue };
+            let written = if file == STDOUT {
+                print(&text(run))
+            } else {
+                fs::write(file, text(run)).map_err(|error| named(file, &error))
+            };
+            outcome = outcome.and(written);
         }
         if let Some(target) = self.plot {
-            plot::draw(target, &[("", run)])
-                .map_err(|why| Failure::System(io::Error::other(why)))?;
+            let drawn = plot::draw(target, &[("", run)]);
+            outcome = outcome.and(drawn.map_err(|why| Failure::System(io::Error::other(why))));
         }
-        Ok(())
+        outcome
     }
 }
 
@@ -137,7 +143,9 @@ fn print(text: &str) -> Result<(), Failure> {
         .write_all(text.as_bytes())
         .and_then(|()| stdout.flush())
     {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(named(Path::new("stdout"), &error))
+        }
         _ => Ok(()),
     }
 }
@@ -148,6 +156,8 @@ struct Show {
     table: bool,
     total: usize,
     begun: std::cell::Cell<usize>,
+    /// Why the table could not be printed, or not all of it.
+    failed: RefCell<Option<Failure>>,
 }
 
 /// Steps of the bar for each measurement.
@@ -166,6 +176,7 @@ impl Show {
             table,
             total,
             begun: 0.into(),
+            failed: None.into(),
         }
     }
 
@@ -200,16 +211,24 @@ impl Show {
             text.push_str(&table::head(one.operation));
         }
         text.push_str(&table::line(one));
-        let print = || _ = print(&text);
-        self.bar
-            .as_ref()
-            .map_or_else(print, |bar| bar.suspend(print));
+        let print = || print(&text);
+        let printed = match &self.bar {
+            Some(bar) => bar.suspend(print),
+            None => print(),
+        };
+        // The measurements go on, since there may be files for them.
+        if let Err(failure) = printed {
+            self.failed.borrow_mut().get_or_insert(failure);
+        }
     }
 
-    fn end(&self) {
+    /// # Errors
+    /// If the table could not be printed.
+    fn end(self) -> Result<(), Failure> {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
+        self.failed.into_inner().map_or(Ok(()), Err)
     }
 }
 
