@@ -1218,6 +1218,21 @@ fn results_that_can_not_be_printed_are_a_failure() {
 }
 
 #[test]
+fn connecting_that_takes_long_is_told_of() {
+    let server = Server::start(ours_native(), &[]);
+    let mut client =
+        Program::start(&mut server.client(ours_native(), "write -n 5 -s 8 -d 1 -c 500"));
+    client.await_line("1/1 write");
+    server.program.signal(libc::SIGSTOP);
+    thread::sleep(Duration::from_secs(6));
+    server.program.signal(libc::SIGCONT);
+    client.await_line(" of 500 connections are made");
+    let (status, story) = client.end();
+    assert_eq!(status, Some(0), "{story}");
+    server.stop();
+}
+
+#[test]
 fn a_run_is_drawn() {
     let dir = scratch("perf-plot");
     let server = Server::start(ours_native(), &[]);

@@ -15,13 +15,13 @@ use crate::rpma::{
 use clap::ValueEnum as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::rand::{GetRandomFlags, getrandom};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fs::{self, File};
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long the server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -155,13 +155,17 @@ struct Show {
     bar: Option<ProgressBar>,
     table: bool,
     total: usize,
-    begun: std::cell::Cell<usize>,
+    begun: Cell<usize>,
+    /// When a line last told of a measurement or its connections.
+    told: Cell<Instant>,
     /// Why the table could not be printed, or not all of it.
     failed: RefCell<Option<Failure>>,
 }
 
 /// Steps of the bar for each measurement.
 const STEPS: u64 = 1000;
+/// How often lines tell of connections that are being made.
+const CONNECTING: Duration = Duration::from_secs(5);
 
 impl Show {
     fn new(table: bool, total: usize) -> Self {
@@ -176,17 +180,33 @@ impl Show {
             table,
             total,
             begun: 0.into(),
+            told: Instant::now().into(),
             failed: None.into(),
         }
     }
 
     fn begin(&self, plan: &Plan) {
         self.begun.set(self.begun.get() + 1);
+        self.told.set(Instant::now());
         match &self.bar {
             Some(bar) => bar.set_message(plan.to_string()),
             None => {
                 let (number, total) = (self.begun.get(), self.total);
                 let _ = writeln!(io::stderr(), "rpma-perf: {number}/{total} {plan}");
+            }
+        }
+    }
+
+    /// Many connections take their time, in which nothing is measured.
+    fn connected(&self, plan: &Plan, made: usize) {
+        let what = format!("{made} of {} connections are made", plan.connections);
+        match &self.bar {
+            Some(bar) if made == plan.connections as usize => bar.set_message(plan.to_string()),
+            Some(bar) => bar.set_message(what),
+            None if self.told.get().elapsed() < CONNECTING => {}
+            None => {
+                self.told.set(Instant::now());
+                let _ = writeln!(io::stderr(), "rpma-perf: {what}");
             }
         }
     }
@@ -381,7 +401,7 @@ impl<'a> Client<'a> {
     ) -> Result<(), Failure> {
         let (token, remote, peer_config) = self.prepare(plan, stop)?;
         let region = self.region(plan)?;
-        let lanes = self.connect(plan, token, &peer_config, stop)?;
+        let lanes = self.connect(plan, token, &peer_config, stop, show)?;
         let mut measurement = Measurement::new(plan, method, &region, &remote, lanes)?;
         let channel = &mut self.channel;
         let mut outcome = measurement.run(stop, |part| {
@@ -469,6 +489,7 @@ impl<'a> Client<'a> {
         token: u64,
         peer_config: &PeerConfig,
         stop: &Stop,
+        show: &Show,
     ) -> Result<Vec<Lane>, Failure> {
         let replies = if plan.operation == Operation::PingPong {
             plan.depth
@@ -495,6 +516,7 @@ impl<'a> Client<'a> {
             connection.apply(peer_config)?;
             lanes.push(Lane::new(connection, index, plan));
             self.channel.show_life()?;
+            show.connected(plan, lanes.len());
         }
         Ok(lanes)
     }
