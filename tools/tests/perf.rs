@@ -261,13 +261,30 @@ fn every_operation(library: Library, device: Device, more: &str) {
     assert_eq!(run["error"], Value::Null, "{name}");
     let (host, _) = support::run(Command::new("uname").arg("-n"));
     let (kernel, _) = support::run(Command::new("uname").arg("-r"));
+    let native = library == Library::Ours && device == Device::Native;
     for side in ["client", "server"] {
         let side = &run[side];
         assert_eq!(side["librpma"]["file"], library.file(), "{name}");
         assert_eq!(side["host"], host.trim(), "{name}");
         assert_eq!(side["kernel"], kernel.trim(), "{name}");
         assert_eq!(side["device"], "softverbs0", "{name}");
+        assert_eq!(side["native_flush"], native, "{name}");
+        assert_eq!(side["native_atomic_write"], native, "{name}");
     }
+    // The table tells so too, once for each of the operations.
+    let notes = |text: &str| table.matches(text).count();
+    let some = |count| if native { 0 } else { count };
+    assert_eq!(notes("(no native FLUSH: "), some(4), "{name}: {table}");
+    assert_eq!(
+        notes("makes nothing persistent)"),
+        some(2),
+        "{name}: {table}"
+    );
+    assert_eq!(
+        notes("(no native ATOMIC WRITE: "),
+        some(1),
+        "{name}: {table}"
+    );
     let events = more.contains("--events");
     assert_eq!(
         run["parameters"]["completions_by"],
@@ -1097,6 +1114,10 @@ fn runs_are_compared() {
             .collect();
         assert_eq!(rows.len(), 12, "{text}");
         assert!(text.contains("12 are in one run only"), "{text}");
+        for what in ["flushes", "atomic writes"] {
+            let line = format!("They differ in whether {what} are native: false, true.\n");
+            assert!(text.contains(&line), "{text}");
+        }
         let of = |run: &Value, operation: &str, size: u64, depth: u64| -> f64 {
             let all = run["measurements"].as_array().unwrap();
             let one = all.iter().find(|one| {
@@ -1122,6 +1143,14 @@ fn runs_are_compared() {
             _ => painted(&plot),
         }
     }
+
+    // One that was written before there was something to tell.
+    let (old, mut run) = (dir.join("old.json"), json(original));
+    let client = run["client"].as_object_mut().unwrap();
+    client.retain(|member, _| !member.starts_with("native"));
+    fs::write(&old, run.to_string()).unwrap();
+    let text = succeeds(ours_native().args(["compare", path(&old), path(ours)]));
+    assert!(!text.contains("are native"), "{text}");
 
     let elsewhere = dir.join("other.json");
     let server = Server::start(ours_native(), &[]);

@@ -156,15 +156,13 @@ impl DeviceReport {
         self.odp.librpma = device.pages_on_demand().map_err(failed(Step::Query))?;
         let (peer, said) = Peer::with_remarks(device);
         let peer = peer.map_err(failed(Step::Peer))?;
-        let lacks = |operation: &str| {
-            let remark = format!("{operation} is not supported");
-            said.iter()
-                .any(|line| line.to_ascii_lowercase().contains(&remark))
-        };
-        self.atomic_write.librpma = self.atomic_write.device && !lacks("atomic write");
-        // The original 1.2.0 knows neither, and says so of atomic write alone.
-        let knows = self.atomic_write.librpma || !self.atomic_write.device;
-        self.flush.librpma = self.flush.device && knows && !lacks("flush");
+        let used = Native {
+            flush: self.flush.device,
+            atomic_write: self.atomic_write.device,
+        }
+        .used(&said);
+        self.flush.librpma = used.flush;
+        self.atomic_write.librpma = used.atomic_write;
 
         let page = rustix::param::page_size();
         let memory = Memory::new(page, Backing::Dram, page)
@@ -175,6 +173,44 @@ impl DeviceReport {
             | sys::RPMA_MR_USAGE_WRITE_DST;
         Region::new(&peer, memory, Usage(usage)).map_err(failed(Step::Register))?;
         Ok(())
+    }
+}
+
+/// Which of the operations there are that not every device has.
+#[derive(Debug, Clone, Copy)]
+pub struct Native {
+    pub flush: bool,
+    pub atomic_write: bool,
+}
+
+impl Native {
+    /// Those of a device that librpma uses; None where it can't be found out.
+    #[must_use]
+    pub fn of(device: Device) -> Option<Self> {
+        let facts = Open::from(device).query().ok()?;
+        let (peer, said) = Peer::with_remarks(device);
+        peer.ok()?;
+        let has = Self {
+            flush: facts.flush,
+            atomic_write: facts.atomic_write,
+        };
+        Some(has.used(&said))
+    }
+
+    /// Those of what the device has that librpma uses, by what it remarked on the device.
+    fn used(self, said: &[String]) -> Self {
+        let lacks = |operation: &str| {
+            let remark = format!("{operation} is not supported");
+            said.iter()
+                .any(|line| line.to_ascii_lowercase().contains(&remark))
+        };
+        let atomic_write = self.atomic_write && !lacks("atomic write");
+        // The original 1.2.0 knows neither, and says so of atomic write alone.
+        let knows = atomic_write || !self.atomic_write;
+        Self {
+            flush: self.flush && knows && !lacks("flush"),
+            atomic_write,
+        }
     }
 }
 

@@ -8,7 +8,7 @@ mod text;
 mod verbs;
 
 pub use addresses::{Address, Own, Whose};
-pub use devices::{ACTIVE, DeviceReport, Failure, Gid, Limits, Odp, Operation, Port, Step};
+pub use devices::{ACTIVE, DeviceReport, Failure, Gid, Limits, Native, Odp, Operation, Port, Step};
 pub use findings::{Finding, Level};
 pub use host::{
     DaxDevice, DaxFilesystem, Host, KernelDevice, Limit, Memlock, Modules, Node, PersistentMemory,

@@ -97,6 +97,12 @@ pub fn open_all() -> io::Result<Vec<(String, io::Result<Open>)>> {
     Ok(opened)
 }
 
+impl From<Device> for Open {
+    fn from(device: Device) -> Self {
+        Self(NonNull::new(device.context()).expect("a device is open"))
+    }
+}
+
 impl Open {
     /// As the wrappers of librpma take it.
     pub fn device(self) -> Device {

@@ -218,7 +218,7 @@ impl Show {
         }
     }
 
-    fn result(&self, last: Option<Operation>, one: &report::Measurement) {
+    fn result(&self, last: Option<Operation>, one: &report::Measurement, client: &Side) {
         self.progress(1.0);
         if !self.table {
             return;
@@ -228,7 +228,7 @@ impl Show {
             if last.is_some() {
                 text.push('\n');
             }
-            text.push_str(&table::head(one.operation));
+            text.push_str(&table::head(one.operation, client));
         }
         text.push_str(&table::line(one));
         let print = || print(&text);
@@ -303,7 +303,7 @@ impl<'a> Client<'a> {
                 protocol: PROTOCOL,
                 persistent,
                 side,
-            } => (side, persistent),
+            } => (*side, persistent),
             other => return Err(unexpected(other)),
         };
         drop(waiting);
@@ -442,6 +442,7 @@ impl<'a> Client<'a> {
             show.result(
                 self.run.measurements.last().map(|last| last.operation),
                 &measured,
+                &self.run.client,
             );
             self.run.measurements.push(measured);
         }

@@ -136,6 +136,16 @@ const WIDTHS: [usize; 8] = [5, 6, 6, 18, 8, 11, 18, 8];
 fn differences(first: &Run, second: &Run) -> Vec<String> {
     let (a, b) = (&first.parameters, &second.parameters);
     let shown = |value: Option<f64>| value.map_or("none".into(), |value| value.to_string());
+    // What one of them does not tell is no difference.
+    let told = |a: Option<bool>, b: Option<bool>| {
+        a.zip(b)
+            .map_or_else(Default::default, |(a, b)| (a.to_string(), b.to_string()))
+    };
+    let flush = told(first.client.native_flush, second.client.native_flush);
+    let atomic_write = told(
+        first.client.native_atomic_write,
+        second.client.native_atomic_write,
+    );
     let pairs = [
         (
             "how completions are taken",
@@ -154,6 +164,12 @@ fn differences(first: &Run, second: &Run) -> Vec<String> {
             b.server_polls.to_string(),
         ),
         ("--check", a.check.to_string(), b.check.to_string()),
+        ("whether flushes are native", flush.0, flush.1),
+        (
+            "whether atomic writes are native",
+            atomic_write.0,
+            atomic_write.1,
+        ),
         (
             "the client's host",
             first.client.host.clone(),

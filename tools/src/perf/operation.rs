@@ -78,6 +78,18 @@ impl Operation {
         matches!(self, Self::FlushPersistent | Self::WriteFlushPersistent)
     }
 
+    /// Whether it ends with a flush.
+    #[must_use]
+    pub fn flushes(self) -> bool {
+        matches!(
+            self,
+            Self::FlushVisibility
+                | Self::FlushPersistent
+                | Self::WriteFlushVisibility
+                | Self::WriteFlushPersistent
+        )
+    }
+
     /// Whether the server's program has to receive something.
     #[must_use]
     pub fn is_received(self) -> bool {

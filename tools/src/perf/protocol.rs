@@ -69,7 +69,7 @@ pub enum Answer {
     Welcome {
         protocol: u32,
         persistent: Option<String>,
-        side: Side,
+        side: Box<Side>,
     },
     Ready {
         token: u64,

@@ -4,6 +4,7 @@ use super::measure::{Limit, Method, Sample};
 use super::operation::Operation;
 use super::pattern::Checked;
 use super::protocol::Plan;
+use crate::info::Native;
 use crate::loaded;
 use crate::rpma::Device;
 use rustix::system::uname;
@@ -48,6 +49,9 @@ pub struct Side {
     pub device: String,
     pub librpma: Option<Library>,
     pub libibverbs: Option<Library>,
+    /// Whether the library uses those of the device, else it has stand-ins; older tools do not tell.
+    pub native_flush: Option<bool>,
+    pub native_atomic_write: Option<bool>,
 }
 
 /// A library that was loaded.
@@ -153,6 +157,7 @@ impl Side {
             .lines()
             .find(|line| line.starts_with("model name"));
         let model = model.and_then(|line| line.split_once(": "));
+        let native = Native::of(device);
         Self {
             host: text(system.nodename()),
             kernel: text(system.release()),
@@ -162,7 +167,29 @@ impl Side {
             device: device.name(),
             librpma: loaded::librpma().map(Library::from),
             libibverbs: loaded::libibverbs().map(Library::from),
+            native_flush: native.map(|native| native.flush),
+            native_atomic_write: native.map(|native| native.atomic_write),
         }
+    }
+
+    /// What this client does in place of a native operation, for people; None if it need not.
+    #[must_use]
+    pub fn stand_in(&self, operation: Operation) -> Option<&'static str> {
+        let (native, instead) = match operation {
+            Operation::AtomicWrite => (
+                self.native_atomic_write,
+                "no native ATOMIC WRITE: each is an ordinary write behind a fence",
+            ),
+            operation if operation.is_persistent() => (
+                self.native_flush,
+                "no native FLUSH: each is an RDMA READ, which alone makes nothing persistent",
+            ),
+            operation if operation.flushes() => {
+                (self.native_flush, "no native FLUSH: each is an RDMA READ")
+            }
+            _ => return None,
+        };
+        (native == Some(false)).then_some(instead)
     }
 
     /// The library in a few words, for people.

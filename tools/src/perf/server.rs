@@ -237,7 +237,7 @@ impl Server {
                 Ok(Answer::Welcome {
                     protocol: PROTOCOL,
                     persistent: pmem.map(|pmem| pmem.path.display().to_string()),
-                    side: self.side.clone(),
+                    side: Box::new(self.side.clone()),
                 })
             }
             _ if !session.greeted => return Err("without a greeting".into()),

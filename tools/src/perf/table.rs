@@ -2,7 +2,7 @@
 
 use super::count;
 use super::operation::Operation;
-use super::report::Measurement;
+use super::report::{Measurement, Side};
 use std::fmt::Write as _;
 
 /// Three digits that count, no more: `1.23e-3`, `0.123`, `1.23`, `12.3`, `123`, `1234`.
@@ -53,10 +53,13 @@ pub fn bytes(number: u64) -> String {
 
 /// The head of an operation's table, which is as wide as a terminal.
 #[must_use]
-pub fn head(operation: Operation) -> String {
+pub fn head(operation: Operation, client: &Side) -> String {
     let about = operation.latency_of();
-    let names = columns(&HEAD.map(str::to_owned), &WIDTHS);
-    format!("{operation}: latency in us, {about}\n{names}\n")
+    let mut text = format!("{operation}: latency in us, {about}\n");
+    if let Some(instead) = client.stand_in(operation) {
+        let _ = writeln!(text, "({instead})");
+    }
+    text + &columns(&HEAD.map(str::to_owned), &WIDTHS) + "\n"
 }
 
 const HEAD: [&str; 11] = [
