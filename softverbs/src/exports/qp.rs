@@ -339,6 +339,9 @@ fn may_become(from: ibv_qp_state::Type, to: ibv_qp_state::Type) -> bool {
     }
 }
 
+/// The bits of the attributes that every device has to do with, `IBV_QP_STATE` to `IBV_QP_DEST_QPN`.
+const KNOWN_ATTRIBUTES: u32 = (1 << 21) - 1;
+
 /// Which attributes may be given where a queue pair goes from one state to another, or stays in one.
 fn attributes(from: ibv_qp_state::Type, to: ibv_qp_state::Type) -> ibv_qp_attr_mask {
     use ibv_qp_state::*;
@@ -366,9 +369,13 @@ fn attributes(from: ibv_qp_state::Type, to: ibv_qp_state::Type) -> ibv_qp_attr_m
                 | M::IBV_QP_CUR_STATE
                 | M::IBV_QP_ACCESS_FLAGS
                 | M::IBV_QP_MIN_RNR_TIMER
+                | M::IBV_QP_PATH_MIG_STATE
         }
         (IBV_QPS_RTS, IBV_QPS_RTS) => {
-            M::IBV_QP_CUR_STATE | M::IBV_QP_ACCESS_FLAGS | M::IBV_QP_MIN_RNR_TIMER
+            M::IBV_QP_CUR_STATE
+                | M::IBV_QP_ACCESS_FLAGS
+                | M::IBV_QP_MIN_RNR_TIMER
+                | M::IBV_QP_PATH_MIG_STATE
         }
         _ => ibv_qp_attr_mask(0),
     }
@@ -397,10 +404,15 @@ pub unsafe extern "C" fn ibv_modify_qp(
         let attr = &*attr;
         let (from, moves) = (of.state, has(M::IBV_QP_STATE));
         let to = if moves { attr.qp_state } else { from };
-        // All of it, or nothing.
+        if mask & !KNOWN_ATTRIBUTES != 0 {
+            return errno(Err(libc::EOPNOTSUPP));
+        }
+        // All of it, or nothing. There is one path.
         if mask & !(attributes(from, to) | M::IBV_QP_STATE).0 != 0
             || (moves && !may_become(from, to))
             || (has(M::IBV_QP_CUR_STATE) && attr.cur_qp_state != from)
+            || (has(M::IBV_QP_PATH_MIG_STATE)
+                && attr.path_mig_state != ibv_mig_state::IBV_MIG_MIGRATED)
             || (has(M::IBV_QP_MIN_RNR_TIMER) && attr.min_rnr_timer > 31)
             || (has(M::IBV_QP_TIMEOUT) && attr.timeout > 31)
             || (has(M::IBV_QP_RETRY_CNT) && attr.retry_cnt > 7)

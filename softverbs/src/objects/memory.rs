@@ -80,6 +80,11 @@ pub enum Right {
 }
 
 impl Right {
+    /// As one of `enum ibv_access_flags`.
+    pub fn bit(self) -> u32 {
+        self.access().bits()
+    }
+
     fn access(self) -> Access {
         match self {
             Right::Read => Access::REMOTE_READ,

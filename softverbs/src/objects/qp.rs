@@ -1,9 +1,10 @@
 //! Queue pairs: what is posted, what has become of it, and how it completes.
 
 use super::cq::Cq;
-use super::memory::{Domain, Hold, Refusal};
+use super::memory::{Domain, Hold, Refusal, Right};
 use super::srq::Srq;
 use crate::frames::{AtomicOp, FlushKind, Malformed, Remote};
+use crate::settings::Settings;
 use rdma_sys::{
     ibv_access_flags, ibv_qp, ibv_qp_cap, ibv_qp_state, ibv_send_flags, ibv_sge, ibv_wc,
     ibv_wc_flags, ibv_wc_opcode, ibv_wc_status,
@@ -359,10 +360,16 @@ pub struct Qp {
     pub rnr_paused: bool,
 }
 
-/// What connection management lets the other side do.
-pub const EVERY_ACCESS: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0
-    | ibv_access_flags::IBV_ACCESS_REMOTE_READ.0
-    | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
+/// What connection management lets the other side do: `enum ibv_access_flags`.
+pub fn every_access() -> u32 {
+    type A = ibv_access_flags;
+    let flush = if Settings::get().flush {
+        Right::FlushGlobal.bit() | Right::FlushPersistent.bit()
+    } else {
+        0
+    };
+    (A::IBV_ACCESS_REMOTE_WRITE | A::IBV_ACCESS_REMOTE_READ | A::IBV_ACCESS_REMOTE_ATOMIC).0 | flush
+}
 
 impl Qp {
     pub fn new(init: QpInit) -> Option<Self> {
@@ -382,7 +389,7 @@ impl Qp {
             rnr_left: 7,
             min_rnr_timer: 0,
             timeout: 0,
-            access: EVERY_ACCESS,
+            access: every_access(),
             rnr_paused: false,
         })
     }
@@ -466,7 +473,7 @@ impl Qp {
         self.rq.clear();
         self.receiving = None;
         self.rnr_paused = false;
-        self.access = EVERY_ACCESS;
+        self.access = every_access();
     }
 
     /// Completes all that is outstanding as flushed, or as it ended.

@@ -6,7 +6,7 @@ use crate::exports::cq::{
 };
 use crate::exports::minus_one;
 use crate::exports::qp::{adopt, create_qp, ibv_destroy_qp, qp_attr, set_state};
-use crate::objects::qp::EVERY_ACCESS;
+use crate::objects::qp::every_access;
 use crate::objects::{errno_of, lock};
 use rdma_sys::*;
 use std::collections::BTreeSet;
@@ -202,7 +202,7 @@ pub unsafe extern "C" fn rdma_init_qp_attr(
             ibv_qp_state::IBV_QPS_INIT => {
                 attr.pkey_index = 0;
                 attr.port_num = 1;
-                attr.qp_access_flags = EVERY_ACCESS;
+                attr.qp_access_flags = every_access();
                 *mask = m(&[
                     M::IBV_QP_STATE,
                     M::IBV_QP_ACCESS_FLAGS,

@@ -7,7 +7,7 @@ use crate::frames::{
 };
 use crate::objects::memory::{Domain, Hold, Right};
 use crate::objects::qp::{Op, Payload, Qp, to_receive};
-use rdma_sys::{ibv_access_flags as Access, ibv_qp_state, ibv_wc_opcode, ibv_wc_status};
+use rdma_sys::{ibv_qp_state, ibv_wc_opcode, ibv_wc_status};
 use std::io::{ErrorKind, IoSliceMut};
 use std::ptr;
 use std::sync::Arc;
@@ -498,8 +498,7 @@ impl State {
                 if !self.serves() || !self.is_next(seq)? {
                     return Ok(());
                 }
-                let good =
-                    u64::from(len) <= MAX_MESSAGE && self.permits(Access::IBV_ACCESS_REMOTE_READ);
+                let good = u64::from(len) <= MAX_MESSAGE && self.permits(Right::Read);
                 self.answered();
                 if !good {
                     self.refuse(seq, Nak::InvalidRequest);
@@ -516,7 +515,7 @@ impl State {
                     return Ok(());
                 }
                 self.answered();
-                let cell = self.cell(at, Right::Atomic, Access::IBV_ACCESS_REMOTE_ATOMIC);
+                let cell = self.cell(at, Right::Atomic);
                 match cell {
                     Err(nak) => self.refuse(seq, nak),
                     Ok(hold) => {
@@ -538,7 +537,7 @@ impl State {
                 if !self.serves() || !self.is_next(seq)? {
                     return Ok(());
                 }
-                match self.cell(at, Right::Write, Access::IBV_ACCESS_REMOTE_WRITE) {
+                match self.cell(at, Right::Write) {
                     Ok(hold) => {
                         // SAFETY: eight aligned bytes, mapped while they are held.
                         let cell = unsafe { AtomicU64::from_ptr(hold.ptr().cast()) };
@@ -676,7 +675,7 @@ impl State {
             if !self.is_next(seq)? {
                 return Ok(());
             }
-            if u64::from(left) > MAX_MESSAGE || !self.permits(Access::IBV_ACCESS_REMOTE_WRITE) {
+            if u64::from(left) > MAX_MESSAGE || !self.permits(Right::Write) {
                 self.answered();
                 self.refuse(seq, Nak::InvalidRequest);
                 return Ok(());
@@ -790,8 +789,8 @@ impl State {
     }
 
     /// Whether the queue pair lets the other side do that at all.
-    fn permits(&self, access: Access) -> bool {
-        let permitted = |qp: &Qp| qp.access & access.0 != 0;
+    fn permits(&self, right: Right) -> bool {
+        let permitted = |qp: &Qp| qp.access & right.bit() != 0;
         self.qp.as_deref().is_some_and(permitted)
     }
 
@@ -801,8 +800,8 @@ impl State {
     }
 
     /// Eight bytes that are accessed as one.
-    fn cell(&self, at: Remote, right: Right, access: Access) -> Result<Hold, Nak> {
-        if !self.permits(access) || !at.addr.is_multiple_of(8) {
+    fn cell(&self, at: Remote, right: Right) -> Result<Hold, Nak> {
+        if !self.permits(right) || !at.addr.is_multiple_of(8) {
             return Err(Nak::InvalidRequest);
         }
         let hold = self.remote(at, 8, right).ok_or(Nak::AccessError)?;
@@ -820,6 +819,9 @@ impl State {
         };
         let domain = &qp.init.domain;
         let hold = |right| {
+            if !self.permits(right) {
+                return Err(Nak::InvalidRequest);
+            }
             let held = if whole {
                 domain.remote_whole(at.rkey, right)
             } else {
