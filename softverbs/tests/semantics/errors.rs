@@ -2,9 +2,10 @@
 
 use crate::common::*;
 use rdma_sys::*;
+use softverbs::exports::cm::{rdma_connect, rdma_establish, rdma_init_qp_attr};
 use softverbs::exports::cq::{ibv_destroy_comp_channel, ibv_destroy_cq};
 use softverbs::exports::memory::{ibv_dealloc_pd, ibv_dereg_mr, ibv_reg_mr};
-use softverbs::exports::qp::ibv_modify_qp;
+use softverbs::exports::qp::{create_qp_ex, ibv_destroy_qp, ibv_modify_qp, ibv_query_qp};
 use softverbs::exports::srq::ibv_destroy_srq;
 use std::ptr;
 
@@ -702,6 +703,61 @@ fn attributes_have_their_states() {
         });
         assert_eq!(result, expected, "bit {bit}");
     }
+}
+
+/// As connection management says, step by step; and what was given is told again.
+#[test]
+fn a_program_moves_its_queue_pair_itself() {
+    use ibv_qp_state::*;
+    let listener = Listener::new();
+    let channel = new_channel();
+    let id = Id::new(&channel);
+    id.resolve(&channel, &listener.address);
+    let pd = Pd::new(c!((*id.0).verbs));
+    let cq = Cq::new(c!((*id.0).verbs), 4, None);
+    let mut attr: ibv_qp_init_attr_ex = c!(std::mem::zeroed());
+    (attr.send_cq, attr.recv_cq, attr.pd) = (cq.0, cq.0, pd.0);
+    attr.cap.max_send_wr = 1;
+    attr.cap.max_send_sge = 1;
+    attr.qp_type = ibv_qp_type::IBV_QPT_RC;
+    let flags = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_CREATE_FLAGS;
+    attr.comp_mask = (ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD | flags).0;
+    attr.create_flags = 1;
+    let create = |attr: &mut _| c!(create_qp_ex((*id.0).verbs, attr));
+    assert!(create(&mut attr).is_null(), "a flag of the device's own");
+    attr.create_flags = 0;
+    let qp = made("create_qp_ex", create(&mut attr));
+
+    let mut param = ConnParam::default().c();
+    param.qp_num = c!((*qp).qp_num);
+    good("rdma_connect", c!(rdma_connect(id.0, &mut param)));
+    let server = listener.accept(&Setup::default());
+    channel.expect(RDMA_CM_EVENT_CONNECT_RESPONSE);
+    for state in [IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS] {
+        let (mut attr, mut mask): (ibv_qp_attr, _) = c!((std::mem::zeroed(), 0));
+        attr.qp_state = state;
+        let result = c!(rdma_init_qp_attr(id.0, &mut attr, &mut mask));
+        good("rdma_init_qp_attr", result);
+        if state == IBV_QPS_RTS {
+            (attr.timeout, attr.retry_cnt) = (17, 3);
+        }
+        assert_eq!(c!(ibv_modify_qp(qp, &mut attr, mask)), 0, "to {state}");
+    }
+    let (mut attr, mut init) = c!((std::mem::zeroed::<ibv_qp_attr>(), std::mem::zeroed()));
+    good(
+        "ibv_query_qp",
+        c!(ibv_query_qp(qp, &mut attr, 0, &mut init)),
+    );
+    assert_eq!((attr.timeout, attr.retry_cnt), (17, 3));
+    // Those of flushing, too, as the device has it.
+    assert_eq!(attr.qp_access_flags, 0x30e);
+    good("rdma_establish", c!(rdma_establish(id.0)));
+    server.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+    server.recv(1, vec![]);
+    assert_eq!(post_list(qp, &[Wr::new(2, Op::Send, vec![])]), Ok(()));
+    server.recv_cq.expect(1, SUCCESS);
+    drop(id);
+    assert_eq!(c!(ibv_destroy_qp(qp)), 0);
 }
 
 /// What a queue pair does not let the other side do is an operation that it does not know.
