@@ -16,7 +16,7 @@ use support::{cc, release, root, run, scratch, softverbs, vm};
 
 const PAGE: &str = "docs/troubleshooting.md";
 
-const OVER_SOFTVERBS: [&str; 24] = [
+const OVER_SOFTVERBS: [&str; 25] = [
     "wildcard",
     "other-host",
     "no-host",
@@ -24,6 +24,7 @@ const OVER_SOFTVERBS: [&str; 24] = [
     "unmapped",
     "read-only",
     "not-persistent",
+    PAGED,
     "long-cq",
     "long-sq",
     "long-srq",
@@ -42,6 +43,9 @@ const OVER_SOFTVERBS: [&str; 24] = [
     "not-told",
     "no-usage",
 ];
+
+/// The one that takes a device with on-demand paging; the others are to be as on one without.
+const PAGED: &str = "advice-beyond";
 
 /// Cases on the kernel's device, and what has to be so.
 const IN_THE_MACHINE: &str = r#"
@@ -116,7 +120,7 @@ fn over_softverbs_here() -> &'static [Line] {
                 .args([case, "127.0.0.1"])
                 .env("LD_LIBRARY_PATH", dir)
                 .env("LD_PRELOAD", &device)
-                .env("SOFTVERBS_ODP", "off")
+                .env("SOFTVERBS_ODP", if *case == PAGED { "on" } else { "off" })
                 .output()
                 .unwrap();
             let printed = String::from_utf8_lossy(&output.stdout);

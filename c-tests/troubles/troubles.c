@@ -270,6 +270,13 @@ static void advice(void)
 	TROUBLE(rpma_mr_advise(here.mr, 0, SIZE, IBV_ADVISE_MR_ADVICE_PREFETCH, 0));
 }
 
+static void advice_beyond(void)
+{
+	open_peer();
+	MUST(rpma_mr_reg(peer, here.memory, SIZE, ALL, &here.mr));
+	TROUBLE(rpma_mr_advise(here.mr, 0, SIZE + 1, IBV_ADVISE_MR_ADVICE_PREFETCH, 0));
+}
+
 /* ---- queues ---- */
 
 static void long_queue(int (*set)(struct rpma_conn_cfg *, uint32_t), uint32_t size)
@@ -499,6 +506,7 @@ static const struct {
 	{"file", file},
 	{"not-persistent", not_persistent},
 	{"advice", advice},
+	{"advice-beyond", advice_beyond},
 	{"long-cq", long_cq},
 	{"long-sq", long_sq},
 	{"long-srq", long_srq},

@@ -229,7 +229,8 @@ pub unsafe extern "C" fn rpma_mr_get_size(mr: *const rpma_mr_local, size: *mut u
 ///
 /// Errors:
 /// - RPMA_E_INVAL: `mr` is NULL, `len` is 2^32 or more, the range is not within the
-///   region, its usage does not allow the advice, or the flags are invalid
+///   region, its usage does not allow the advice, or the flags are invalid; or the device
+///   takes advice only for memory that it pages on demand, and this is not: go on without
 /// - RPMA_E_NOSUPP: the device or the system takes no advice: go on without
 /// - RPMA_E_PROVIDER: ibv_advise_mr(3) failed otherwise, for the reason that the log
 ///   gives

@@ -65,9 +65,10 @@ const NOT_PINNED: &str = "A file on a DAX filesystem can be registered only by a
     on-demand paging: take such a device, or device-DAX, which any device can";
 const NOT_TAKEN: &str = "The range is empty or too long, or the device can't use this memory so; \
     old kernels' rxe says the same where the limit of locked memory (`ulimit -l`) is the cause";
-const NO_ADVICE: &str = "The device takes no such advice";
-const BAD_ADVICE: &str = "The range has to be within the region, the region be paged on demand, \
-    and the advice be one that the device knows";
+const NO_ADVICE: &str = "The device takes no such advice. Advice is a hint: go on without it";
+const BAD_ADVICE: &str = "The range must lie within the region, the usage of the region must allow \
+    the advice, and the flags must be known. Some devices take advice only for memory that they \
+    page on demand. Advice is a hint: go on without it";
 
 const CQ_SIZE: &str = "A CQ takes 1 to max_cqe entries: see rpma_conn_cfg_set_cq_size(), \
     rpma_conn_cfg_set_rcq_size() and rpma_srq_cfg_set_rcq_size()";
@@ -118,7 +119,7 @@ impl Remedy {
             ("ibv_reg_mr", EOPNOTSUPP) => Text(NOT_PINNED),
             ("ibv_reg_mr", EINVAL) => Text(NOT_TAKEN),
             ("ibv_advise_mr", EOPNOTSUPP | ENOSYS) => Text(NO_ADVICE),
-            ("ibv_advise_mr", EINVAL | EFAULT | ENOENT) => Text(BAD_ADVICE),
+            ("ibv_advise_mr", EINVAL | EFAULT | ENOENT | EPERM) => Text(BAD_ADVICE),
 
             ("ibv_create_cq", EINVAL) => Text(CQ_SIZE),
             ("ibv_create_srq", EINVAL) => Text(SRQ_SIZE),

@@ -192,6 +192,7 @@ impl Domain {
     }
 
     /// Takes advice on a range of memory that is about to be used: it is read in ahead of that.
+    /// Advice is a hint, so any region may have it, whether its pages could be missing or not.
     pub fn prefetch(&self, lkey: u32, addr: u64, len: u64, advice: Prefetch) -> Result<(), Errno> {
         let region = keys::find(lkey).ok_or(Errno::NOENT)?;
         if region.key(Key::Local) != lkey {
@@ -199,9 +200,6 @@ impl Domain {
         }
         if !std::ptr::eq(Arc::as_ptr(&region.domain), self) {
             return Err(Errno::PERM);
-        }
-        if !region.access.contains(Access::ON_DEMAND) {
-            return Err(Errno::INVAL);
         }
         let need = match advice {
             Prefetch::ToWrite => Access::LOCAL_WRITE,

@@ -690,6 +690,47 @@ fn a_persistent_flush_of_a_part_of_a_file() {
     }
 }
 
+/// Memory that a plain file is behind, as persistent memory has it here, takes advice as any other.
+#[test]
+fn advice_on_memory_of_a_plain_file() {
+    use ib_uverbs_advise_mr_advice::*;
+    let pair = Pair::new();
+    let scratch = Scratch::new("advice", FILE_LEN as u64);
+    let of_file = |access| {
+        let pages = Pages::of_file(&scratch.open(), FILE_LEN);
+        Memory::of(&pair.server.pd, pages, access)
+    };
+    let target = of_file(LOCAL | REMOTE_WRITE | FLUSH_PERSISTENT);
+    let source = of_file(REMOTE_READ);
+    for (memory, advice, len, expected) in [
+        (&target, IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH, FILE_LEN, 0),
+        (&target, IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE, 1, 0),
+        (
+            &target,
+            IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT,
+            FILE_LEN,
+            0,
+        ),
+        (&source, IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH, FILE_LEN, 0),
+        (
+            &target,
+            IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH,
+            FILE_LEN + 1,
+            libc::EFAULT,
+        ),
+        (
+            &source,
+            IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE,
+            1,
+            libc::EPERM,
+        ),
+        (&target, 3, 1, libc::EOPNOTSUPP),
+    ] {
+        let seen = memory.advise(advice, 0, len);
+        assert_eq!(seen, expected, "advice {advice} for {len} bytes");
+    }
+}
+
 #[test]
 fn memory_without_a_file_can_not_be_made_persistent() {
     let pair = Pair::new();

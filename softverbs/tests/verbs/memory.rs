@@ -180,6 +180,17 @@ impl Memory {
         }
     }
 
+    /// What `ibv_advise_mr` returns for a part of it.
+    pub fn advise(&self, advice: ib_uverbs_advise_mr_advice::Type, at: usize, len: usize) -> c_int {
+        let mut range = [self.sge(at, len)];
+        let pd = c!((*self.mr().0).pd);
+        // As the inline function of infiniband/verbs.h finds it.
+        let table = c!((*pd).context).wrapping_byte_sub(offset_of!(verbs_context, context));
+        let advise_mr = c!((*table.cast::<verbs_context>()).advise_mr);
+        let advise_mr = advise_mr.expect("ibv_advise_mr");
+        c!(advise_mr(pd, advice, 0, range.as_mut_ptr(), 1))
+    }
+
     /// For the other side.
     pub fn at(&self, at: usize) -> At {
         At {

@@ -680,6 +680,7 @@ fn prefetching_is_checked() {
     let mr = register(&pd, &map, ODP | LW).expect("register");
     let constant = register(&pd, &map, ODP).expect("register");
     let pinned = register(&pd, &map, LW).expect("register");
+    let readable = register(&pd, &map, 0).expect("register");
     let (addr, size) = (map.addr(), map.1 as u64);
     map.unmap(1);
     use Prefetch::*;
@@ -694,12 +695,27 @@ fn prefetching_is_checked() {
         (&other, mr.abi.lkey, addr, 8, ToRead, Err(Errno::PERM)),
         (&pd, constant.abi.lkey, addr, 8, ToRead, Ok(())),
         (&pd, constant.abi.lkey, addr, 8, ToWrite, Err(Errno::PERM)),
-        (&pd, pinned.abi.lkey, addr, 8, ToRead, Err(Errno::INVAL)),
+        // A region without on-demand paging has it all checked as well.
+        (&pd, pinned.abi.lkey, addr + 1, 8, ToRead, Ok(())),
+        (&pd, pinned.abi.lkey, addr, 8, ToWrite, Ok(())),
+        (&pd, pinned.abi.lkey, addr, size, WhatIsThere, Ok(())),
+        (
+            &pd,
+            pinned.abi.lkey,
+            addr,
+            size + 1,
+            ToRead,
+            Err(Errno::FAULT),
+        ),
+        (&pd, pinned.abi.rkey, addr, 8, ToRead, Err(Errno::NOENT)),
+        (&other, pinned.abi.lkey, addr, 8, ToRead, Err(Errno::PERM)),
+        (&pd, readable.abi.lkey, addr, 8, ToRead, Ok(())),
+        (&pd, readable.abi.lkey, addr, 8, ToWrite, Err(Errno::PERM)),
     ] {
         let outcome = domain.domain.prefetch(key, at, len, advice);
         assert_eq!(outcome, expected, "{advice:?} {len} at {:#x}", at - addr);
     }
-    for mr in [mr, constant, pinned] {
+    for mr in [mr, constant, pinned, readable] {
         mr.deregister();
     }
 }
