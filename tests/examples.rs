@@ -19,6 +19,8 @@
 #[path = "support/running.rs"]
 mod running;
 mod support;
+#[path = "support/trials.rs"]
+mod trials;
 
 use running::Running;
 use std::cell::Cell;
@@ -29,11 +31,43 @@ use std::net::TcpListener;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use support::{cc, release, root, run, scratch, softverbs};
+use trials::{Ignored, Outcome, trials};
+
+fn main() -> ExitCode {
+    trials::run(trials![
+        connection,
+        read,
+        write_flush_pmem,
+        atomic_write,
+        messages,
+        messages_when_a_side_is_killed,
+        immediate,
+        rcq,
+        shared_channel,
+        srq,
+        many_clients,
+        many_clients_of_whom_some_are_bad,
+        log_survives_crashes,
+        log_of_one_replica,
+        log_needs_a_majority,
+        log_drops_what_was_not_committed,
+        log_has_one_writer,
+        log_ends_when_it_is_full,
+        log_takes_no_other_memory,
+        wrong_arguments_are_told,
+        clients_say_that_nobody_listens,
+        here::without_native_operations,
+        here::without_a_device_they_say_so,
+        here::they_build_with_an_installed_library,
+        here::the_readme_tells_of_each,
+        here::virtual_machines,
+    ])
+}
 
 /// How long anything that is waited for may take, which is many times what it does take.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -134,12 +168,6 @@ thread_local! {
 fn directory(name: &str) -> PathBuf {
     let device = if RAW.get() { "raw" } else { "native" };
     scratch(&format!("examples-{name}-{device}"))
-}
-
-/// Says, past what the harness captures, that a test did not test anything.
-fn skip(why: &str) {
-    let name = test_name();
-    let _ = writeln!(std::io::stderr(), "skipped {name}: {why}");
 }
 
 fn test_name() -> String {
@@ -306,7 +334,6 @@ fn reversed(word: &str) -> String {
 
 // ---- each example ----
 
-#[test]
 fn connection() {
     let (mut server, port) = server("connection", &[]);
     client("connection", port, &["friend"]).printed(1, &["error: Connection rejected"]);
@@ -327,28 +354,25 @@ fn connection() {
     );
 }
 
-#[test]
 fn read() {
     let (mut server, port) = server("read", &[]);
     client("read", port, &[]).printed(0, &["read out of the server's memory"]);
     server.printed(0, &[&listening(port), "a client is here", "it has left"]);
 }
 
-/// As many pieces of new persistent memory, each for one server; none if there are not so many.
-fn pmem(test: &str, count: usize) -> Option<Vec<PathBuf>> {
+/// As many pieces of new persistent memory, each for one server, if there are so many.
+fn pmem(test: &str, count: usize) -> Result<Vec<PathBuf>, Ignored> {
     let there = &device().pmem;
     if there.is_empty() {
         let dir = directory(test);
-        return Some((0..count).map(|n| dir.join(format!("pmem{n}"))).collect());
+        return Ok((0..count).map(|n| dir.join(format!("pmem{n}"))).collect());
     }
-    let Some(pmem) = there.get(..count) else {
-        skip(&format!("it takes {count} device-DAX, not {}", there.len()));
-        return None;
-    };
+    let lacking = || Ignored(format!("it takes {count} device-DAX, not {}", there.len()));
+    let pmem = there.get(..count).ok_or_else(lacking)?;
     for one in pmem {
         in_pmem(one, |memory| memory.fill(0));
     }
-    Some(pmem.to_vec())
+    Ok(pmem.to_vec())
 }
 
 /// Works on the memory as its server maps it: device-DAX cannot be read in another way.
@@ -374,9 +398,8 @@ fn in_pmem<T>(path: &Path, work: impl FnOnce(&mut [u8]) -> T) -> T {
     }
 }
 
-#[test]
-fn write_flush_pmem() {
-    let Some(files) = pmem("pmem", 1) else { return };
+fn write_flush_pmem() -> Outcome {
+    let files = pmem("pmem", 1)?;
     let file = &files[0];
     let pmem = file.to_str().unwrap();
     let mut before = "";
@@ -395,9 +418,9 @@ fn write_flush_pmem() {
         server.expect(server.seen.last() == Some(&now), &now);
         before = text;
     }
+    Ok(())
 }
 
-#[test]
 fn atomic_write() {
     let (mut server, port) = server("atomic_write", &[]);
     client("atomic_write", port, &[]).printed(0, &["published 8 lines"]);
@@ -407,7 +430,6 @@ fn atomic_write() {
 }
 
 /// More rounds than there is room for in any queue.
-#[test]
 fn messages() {
     let (mut server, port) = server("messages", &[]);
     let rounds = 1..=500;
@@ -426,7 +448,6 @@ fn messages() {
 }
 
 /// Whichever side is killed, the other one notices, says so and ends.
-#[test]
 fn messages_when_a_side_is_killed() {
     for kill_server in [false, true] {
         let (mut server, port) = server("messages", &[]);
@@ -454,7 +475,6 @@ fn messages_when_a_side_is_killed() {
     }
 }
 
-#[test]
 fn immediate() {
     let (mut server, port) = server("immediate", &[]);
     let text = "told by a number";
@@ -474,7 +494,6 @@ const WORDS: [&str; 10] = [
     "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
 ];
 
-#[test]
 fn rcq() {
     let (mut server, port) = server("rcq", &[]);
     let mut client = client("rcq", port, &WORDS);
@@ -491,7 +510,6 @@ fn rcq() {
     received_all(&mut server);
 }
 
-#[test]
 fn shared_channel() {
     let (mut server, port) = server("shared_channel", &[]);
     let mut client = client("shared_channel", port, &WORDS);
@@ -512,7 +530,6 @@ fn received_all(server: &mut Program) {
     server.expect(server.seen[11..] == [end], end);
 }
 
-#[test]
 fn srq() {
     let (mut server, port) = server("srq", &["3"]);
     let words: [Vec<String>; 3] =
@@ -543,7 +560,6 @@ fn srq() {
     }
 }
 
-#[test]
 fn many_clients() {
     let (mut server, port) = server("many_clients", &[]);
     let mut clients: Vec<_> = (0..20)
@@ -565,7 +581,6 @@ fn many_clients() {
 }
 
 /// What one client does, or does not live to do, is nothing to the others.
-#[test]
 fn many_clients_of_whom_some_are_bad() {
     let (mut server, port) = server("many_clients", &["2"]);
     let answers = WORDS.map(|word| format!("{word} -> {}", word.to_uppercase()));
@@ -634,7 +649,7 @@ impl Replica {
     }
 }
 
-fn replicas(test: &str, n: usize) -> Option<Vec<Replica>> {
+fn replicas(test: &str, n: usize) -> Result<Vec<Replica>, Ignored> {
     let replica = |file: PathBuf| {
         let (program, port) = server("log", &[file.to_str().unwrap()]);
         Replica {
@@ -644,7 +659,7 @@ fn replicas(test: &str, n: usize) -> Option<Vec<Replica>> {
         }
     };
     let files = pmem(&format!("log-{test}"), n)?;
-    Some(files.into_iter().map(replica).collect())
+    Ok(files.into_iter().map(replica).collect())
 }
 
 /// Starts a writer, and reads what it recovers.
@@ -719,13 +734,10 @@ impl Random {
 
 /// Writers and replicas are killed in the middle of their work, over and over. What was committed stays,
 /// in order; what was not is there as far as it got, or is not, with nothing missing in between.
-#[test]
-fn log_survives_crashes() {
+fn log_survives_crashes() -> Outcome {
     const ROUNDS: usize = 6;
     let mut random = Random::seeded();
-    let Some(mut replicas) = replicas("crashes", 3) else {
-        return;
-    };
+    let mut replicas = replicas("crashes", 3)?;
     let mut known: Vec<String> = Vec::new();
     let mut sent: Vec<String> = Vec::new();
 
@@ -779,6 +791,7 @@ fn log_survives_crashes() {
     for replica in &replicas {
         assert!(log_in(&replica.file) == known, "{}", replica.file.display());
     }
+    Ok(())
 }
 
 /// All that was known has to be there still, and then at most more of what the last writer was sent.
@@ -806,11 +819,8 @@ fn check_recovered(
 }
 
 /// One replica is a majority by itself; it and its writer may be killed.
-#[test]
-fn log_of_one_replica() {
-    let Some(mut replicas) = replicas("alone", 1) else {
-        return;
-    };
+fn log_of_one_replica() -> Outcome {
+    let mut replicas = replicas("alone", 1)?;
     let mut known: Vec<String> = Vec::new();
     for kill_replica in [false, true, false, true] {
         let (mut writer, recovered) = writer(&replicas);
@@ -828,14 +838,12 @@ fn log_of_one_replica() {
         }
     }
     assert_eq!(log_in(&replicas[0].file), known);
+    Ok(())
 }
 
 /// With one of two replicas nothing is committed; it is as soon as the other one is back.
-#[test]
-fn log_needs_a_majority() {
-    let Some(mut replicas) = replicas("majority", 2) else {
-        return;
-    };
+fn log_needs_a_majority() -> Outcome {
+    let mut replicas = replicas("majority", 2)?;
     let (mut writer, recovered) = writer(&replicas);
     assert!(recovered.is_empty(), "{recovered:?}");
     append(&mut writer, "on both");
@@ -853,15 +861,13 @@ fn log_needs_a_majority() {
             ["on both", "on one, and then on both"]
         );
     }
+    Ok(())
 }
 
 /// A record that got to one replica alone gives way to what was committed without that one since,
 /// though its log be the longer one.
-#[test]
-fn log_drops_what_was_not_committed() {
-    let Some(mut replicas) = replicas("divergence", 3) else {
-        return;
-    };
+fn log_drops_what_was_not_committed() -> Outcome {
+    let mut replicas = replicas("divergence", 3)?;
     let (mut first, _) = writer(&replicas);
     append(&mut first, "one");
     first.says("1 committed on 3 of 3: one");
@@ -890,14 +896,12 @@ fn log_drops_what_was_not_committed() {
     finish(&mut third);
     assert_eq!(log_in(&replicas[0].file), ["one", "two"]);
     assert_eq!(log_in(&replicas[1].file), ["one", "two"]);
+    Ok(())
 }
 
 /// A writer that another one took over from commits nothing any more.
-#[test]
-fn log_has_one_writer() {
-    let Some(replicas) = replicas("takeover", 3) else {
-        return;
-    };
+fn log_has_one_writer() -> Outcome {
+    let replicas = replicas("takeover", 3)?;
     let (mut first, _) = writer(&replicas);
     append(&mut first, "one");
     first.says("1 committed on 3 of 3: one");
@@ -917,15 +921,13 @@ fn log_has_one_writer() {
     for replica in &replicas {
         assert_eq!(log_in(&replica.file), ["one", "two"]);
     }
+    Ok(())
 }
 
 /// Full to the last byte that a line may take; and it can still be read.
-#[test]
-fn log_ends_when_it_is_full() {
+fn log_ends_when_it_is_full() -> Outcome {
     const FIT: usize = 25;
-    let Some(replicas) = replicas("full", 3) else {
-        return;
-    };
+    let replicas = replicas("full", 3)?;
     let (mut full, _) = writer(&replicas);
     let line = |number: usize| format!("{number:05}{}", "x".repeat(41_755));
     for number in 0..=FIT {
@@ -950,14 +952,12 @@ fn log_ends_when_it_is_full() {
     append(&mut next, "x");
     next.says("error: the log is full");
     next.ends(1);
+    Ok(())
 }
 
 /// What is no log is left alone, unless it is said to become one.
-#[test]
-fn log_takes_no_other_memory() {
-    let Some(files) = pmem("log-other", 2) else {
-        return;
-    };
+fn log_takes_no_other_memory() -> Outcome {
+    let files = pmem("log-other", 2)?;
     let pmem = files[0].to_str().unwrap();
     let mut other = b"something else ".repeat(200_000);
     other.truncate(PMEM_SIZE);
@@ -994,6 +994,7 @@ fn log_takes_no_other_memory() {
             .contains(&"1 records, epoch 1".to_string()),
         "the log that is there",
     );
+    Ok(())
 }
 
 // ---- all examples ----
@@ -1018,7 +1019,6 @@ fn all_programs() -> impl Iterator<Item = String> {
         .flat_map(|example| ["server", "client"].map(|side| format!("{example}_{side}")))
 }
 
-#[test]
 fn wrong_arguments_are_told() {
     for name in all_programs() {
         let mut program = Program::start(command(&name).arg(address()).stdin(Stdio::null()));
@@ -1030,7 +1030,6 @@ fn wrong_arguments_are_told() {
     }
 }
 
-#[test]
 fn clients_say_that_nobody_listens() {
     let port = free_port().to_string();
     for name in all_programs().filter(|name| name.ends_with("client")) {
@@ -1052,19 +1051,17 @@ mod here {
     use std::collections::BTreeSet;
 
     /// On a device without native flush and atomic write librpma does otherwise, with the same result.
-    #[test]
-    fn without_native_operations() {
+    pub fn without_native_operations() -> Outcome {
         RAW.set(true);
-        write_flush_pmem();
+        write_flush_pmem()?;
         atomic_write();
-        log_needs_a_majority();
-        log_drops_what_was_not_committed();
-        log_has_one_writer();
+        log_needs_a_majority()?;
+        log_drops_what_was_not_committed()?;
+        log_has_one_writer()
     }
 
     /// Without an RDMA device all of them fail at once, in order, and say why.
-    #[test]
-    fn without_a_device_they_say_so() {
+    pub fn without_a_device_they_say_so() {
         let dir = directory("no-device");
         for name in all_programs() {
             let mut command = command(&name);
@@ -1084,8 +1081,7 @@ mod here {
     }
 
     /// By the Makefile and the CMakeLists.txt beside them, with a library that was installed.
-    #[test]
-    fn they_build_with_an_installed_library() {
+    pub fn they_build_with_an_installed_library() {
         let dir = directory("installed");
         let prefix = dir.join("prefix");
         softverbs();
@@ -1134,8 +1130,7 @@ mod here {
         }
     }
 
-    #[test]
-    fn the_readme_tells_of_each() {
+    pub fn the_readme_tells_of_each() {
         let readme = fs::read_to_string(root().join("examples/README.md")).unwrap();
         for example in EXAMPLES {
             assert!(readme.contains(&format!("| `{example}` |")), "{example}");
@@ -1143,8 +1138,7 @@ mod here {
     }
 
     /// All the others again, on the kernel's device.
-    #[test]
-    fn virtual_machines() {
+    pub fn virtual_machines() {
         const TEST: &str = "examples-test";
         let me = env::current_exe().unwrap();
         fs::copy(&me, programs().join(TEST)).unwrap();
@@ -1171,11 +1165,10 @@ mod here {
             let said = [output.stdout, output.stderr].concat();
             let said = String::from_utf8_lossy(&said);
             // With as much persistent memory as they want, none has a reason to do nothing.
-            let all = said.contains(&format!("test result: ok. {count} passed"))
-                && !said.contains("skipped ");
+            let all = said.contains(&format!("test result: ok. {count} passed"));
             assert!(
                 output.status.success() && all,
-                "kernel {kernel}: expected {count} tests to pass and none to be skipped:\n{said}"
+                "kernel {kernel}: expected {count} tests to pass and none to be ignored:\n{said}"
             );
             let seconds = start.elapsed().as_secs_f32();
             let told = format!("on rxe of kernel {kernel}: {count} tests ({seconds:.0} s)\n");

@@ -4,14 +4,66 @@
 //!     cargo test -p softverbs --test programs -- rping        those whose name has this in it
 //!
 //! `scripts/install-deps softverbs` installs the programs. What is between two hosts needs network
-//! namespaces; where one may not make them, or the kernel lacks something, a test says `skipped`. A line
+//! namespaces; where one may not make them, or the kernel lacks something, a test ends as `ignored`. A line
 //! that loses is tried in a virtual machine where this machine's kernel has none.
 
 mod library;
 mod support;
+#[path = "../../tests/support/trials.rs"]
+mod trials;
 
 use std::fs;
-use support::{Hosts, Index, Network, Run, in_virtual_machine, skip};
+use std::process::ExitCode;
+use support::{Hosts, Index, Network, Run, ignored, in_virtual_machine};
+use trials::{Ignored, Outcome, trials};
+
+fn main() -> ExitCode {
+    let mut all = trials![
+        ibv_devices_lists_the_device,
+        ibv_devinfo_describes_the_device,
+        ibv_devinfo_in_valgrind,
+        rping_ipv4,
+        rping_ipv6,
+        rping_own_address,
+        rping_sizes,
+        rping_many_rounds,
+        rping_own_queue_pair,
+        rping_from_an_address,
+        rping_wildcard,
+        rping_persistent,
+        rping_in_valgrind,
+        rping_peer_killed,
+        rdma_client_and_server,
+        rdma_client_and_server_ipv6,
+        rdma_xclient_and_xserver,
+        ucmatose_one_connection,
+        ucmatose_ipv6,
+        ucmatose_many_connections,
+        ucmatose_many_messages,
+        ucmatose_large_messages,
+        ucmatose_without_messages,
+        ucmatose_migrates,
+        ucmatose_with_options,
+        cmtime_many_connections,
+        connecting_to_nobody,
+        refuses_what_it_has_not,
+        perftest_own_address,
+        fio_write,
+        fio_read,
+        fio_send,
+        fio_send_verified,
+        hosts_rping,
+        hosts_write_bw,
+        hosts_ucmatose,
+        hosts_cut_rping,
+        hosts_cut_write_bw,
+        hosts_cut_read_bw,
+        hosts_slow_line,
+        hosts_delay_and_loss,
+    ];
+    all.extend(perftest::all());
+    trials::run(all)
+}
 
 const LOOPBACK: &str = "127.0.0.1";
 const LOOPBACK6: &str = "::1";
@@ -29,8 +81,12 @@ fn pair(address: &str, server: &str, client: &str) -> Run {
 const SERVER: Index = 0;
 const CLIENT: Index = 1;
 
-/// The address by which others know this machine, if it has one.
-fn own_address() -> Option<String> {
+/// The address by which others know this machine.
+fn own_address() -> Result<String, Ignored> {
+    global_address().ok_or_else(|| ignored("this machine has no address but loopback"))
+}
+
+fn global_address() -> Option<String> {
     let addresses = Network::default()
         .sh("ip -o -4 addr show scope global up")
         .ok()?;
@@ -42,7 +98,6 @@ fn own_address() -> Option<String> {
 
 // ---- the device ----
 
-#[test]
 fn ibv_devices_lists_the_device() {
     let mut run = Run::at(LOOPBACK);
     let program = run.start(&Network::default(), "ibv_devices");
@@ -63,7 +118,6 @@ fn ibv_devices_lists_the_device() {
     run.expect(good, "one device with a GUID");
 }
 
-#[test]
 fn ibv_devinfo_describes_the_device() {
     let mut run = Run::at(LOOPBACK);
     let program = run.start(&Network::default(), "ibv_devinfo -v");
@@ -97,7 +151,6 @@ fn ibv_devinfo_describes_the_device() {
 }
 
 /// Beside what it finds, valgrind is another place to run in: without a vDSO, among others.
-#[test]
 fn ibv_devinfo_in_valgrind() {
     let mut run = Run::at(LOOPBACK);
     let line = format!("{VALGRIND} ibv_devinfo -v");
@@ -141,43 +194,34 @@ fn rping_rounds(address: &str, options: &str, rounds: usize) {
     }
 }
 
-#[test]
 fn rping_ipv4() {
     rping_rounds(LOOPBACK, "", 1000);
 }
 
-#[test]
 fn rping_ipv6() {
     rping_rounds(LOOPBACK6, "", 100);
 }
 
-#[test]
-fn rping_own_address() {
-    match own_address() {
-        Some(address) => rping_rounds(&address, "", 100),
-        None => skip("this machine has no address but loopback"),
-    }
+fn rping_own_address() -> Outcome {
+    rping_rounds(&own_address()?, "", 100);
+    Ok(())
 }
 
-#[test]
 fn rping_sizes() {
     for size in [23, 64, 100, 4096, 65535] {
         rping_rounds(LOOPBACK, &format!("-S {size}"), 20);
     }
 }
 
-#[test]
 fn rping_many_rounds() {
     rping(LOOPBACK, "-C 20000 -S 1000");
 }
 
 /// The program makes the queue pair itself, and moves it through its states.
-#[test]
 fn rping_own_queue_pair() {
     rping_rounds(LOOPBACK, "-q", 100);
 }
 
-#[test]
 fn rping_from_an_address() {
     let common = "-a {address} -p {port} -V -C 20";
     pair(
@@ -187,7 +231,6 @@ fn rping_from_an_address() {
     );
 }
 
-#[test]
 fn rping_wildcard() {
     pair(
         LOOPBACK,
@@ -203,7 +246,6 @@ fn rping_wildcard() {
 
 /// A server that lives on, with a thread for each of its clients, which are there at the same time.
 /// They come one by one, as the server mixes up those that ask at once.
-#[test]
 fn rping_persistent() {
     const CLIENTS: usize = 8;
     const ROUNDS: usize = 2000;
@@ -235,7 +277,6 @@ fn rping_persistent() {
     run.expect(lives, "the server to live on");
 }
 
-#[test]
 fn rping_in_valgrind() {
     let common = "-a {address} -p {port} -V -C 50 -S 5000";
     pair(
@@ -246,7 +287,6 @@ fn rping_in_valgrind() {
 }
 
 /// Who is left sees the end, and ends with an error.
-#[test]
 fn rping_peer_killed() {
     for (killed, left) in [(SERVER, CLIENT), (CLIENT, SERVER)] {
         let mut run = Run::at(LOOPBACK);
@@ -269,7 +309,6 @@ fn rping_peer_killed() {
 
 // ---- librdmacm's examples ----
 
-#[test]
 fn rdma_client_and_server() {
     for _ in 0..20 {
         let mut run = pair(
@@ -282,7 +321,6 @@ fn rdma_client_and_server() {
     }
 }
 
-#[test]
 fn rdma_client_and_server_ipv6() {
     let mut run = pair(
         LOOPBACK6,
@@ -293,7 +331,6 @@ fn rdma_client_and_server_ipv6() {
     run.says(CLIENT, "rdma_client: end 0");
 }
 
-#[test]
 fn rdma_xclient_and_xserver() {
     let mut run = pair(
         LOOPBACK,
@@ -325,38 +362,31 @@ fn ucmatose_data(address: &str, options: &str) {
     }
 }
 
-#[test]
 fn ucmatose_one_connection() {
     ucmatose_data(LOOPBACK, "-c 1");
 }
 
-#[test]
 fn ucmatose_ipv6() {
     ucmatose_data(LOOPBACK6, "-c 4");
 }
 
-#[test]
 fn ucmatose_many_connections() {
     ucmatose_data(LOOPBACK, "-c 300");
 }
 
-#[test]
 fn ucmatose_many_messages() {
     ucmatose_data(LOOPBACK, "-c 4 -C 1000 -S 1");
 }
 
-#[test]
 fn ucmatose_large_messages() {
     ucmatose_data(LOOPBACK, "-c 3 -C 30 -S 1000000");
 }
 
-#[test]
 fn ucmatose_without_messages() {
     ucmatose(LOOPBACK, "-c 20 -C 0");
 }
 
 /// Its ids move to another event channel in between.
-#[test]
 fn ucmatose_migrates() {
     let mut run = ucmatose(LOOPBACK, "-c 10 -m");
     for side in [SERVER, CLIENT] {
@@ -365,13 +395,11 @@ fn ucmatose_migrates() {
     }
 }
 
-#[test]
 fn ucmatose_with_options() {
     ucmatose_data(LOOPBACK, "-c 5 -a 10 -t 8 -f ip");
 }
 
 /// How long each step of many connections takes. The server goes on until it is killed.
-#[test]
 fn cmtime_many_connections() {
     let mut run = Run::at(LOOPBACK);
     let here = Network::default();
@@ -399,7 +427,6 @@ fn cmtime_many_connections() {
 }
 
 /// Nobody is there: the programs are told, and do not wait for it for ever.
-#[test]
 fn connecting_to_nobody() {
     for (line, complaint) in [
         (
@@ -427,7 +454,6 @@ fn connecting_to_nobody() {
 }
 
 /// What softverbs does not have is refused, and the program can say so.
-#[test]
 fn refuses_what_it_has_not() {
     for line in [
         "udaddy -b {address} -p {port}",
@@ -500,12 +526,13 @@ macro_rules! perftest {
     ($($name:ident: $line:literal, $sizes:expr, $iterations:expr;)*) => {
         mod perftest {
             use super::*;
-            $(
-                #[test]
-                fn $name() {
-                    perftest(LOOPBACK, $line, $sizes, $iterations);
-                }
-            )*
+            use libtest_mimic::Trial;
+
+            pub fn all() -> Vec<Trial> {
+                vec![$(trials::trial(concat!("perftest::", stringify!($name)), || {
+                    perftest(LOOPBACK, $line, $sizes, $iterations)
+                })),*]
+            }
         }
     };
 }
@@ -550,12 +577,9 @@ perftest! {
     write_bw_regular_queue_pairs: "ib_write_bw -z -n 500", &[65536], Some(500);
 }
 
-#[test]
-fn perftest_own_address() {
-    match own_address() {
-        Some(address) => perftest(&address, "ib_read_bw -n 500", &[65536], Some(500)),
-        None => skip("this machine has no address but loopback"),
-    }
+fn perftest_own_address() -> Outcome {
+    perftest(&own_address()?, "ib_read_bw -n 500", &[65536], Some(500));
+    Ok(())
 }
 
 // ---- fio ----
@@ -576,19 +600,16 @@ fn fio(verb: &str, client: &str, common: &str) -> Run {
     run
 }
 
-#[test]
 fn fio_write() {
     let mut run = fio("write", "--rw=write", "--bs=64k --size=256m --iodepth=16");
     run.says(CLIENT, "io=256MiB");
 }
 
-#[test]
 fn fio_read() {
     let mut run = fio("read", "--rw=write", "--bs=64k --size=256m --iodepth=16");
     run.says(CLIENT, "io=256MiB");
 }
 
-#[test]
 fn fio_send() {
     let mut run = fio(
         "send",
@@ -601,7 +622,6 @@ fn fio_send() {
 }
 
 /// The receiver checks each block: its header, its place and a sum over all of it.
-#[test]
 fn fio_send_verified() {
     let options = "--bs=4k --size=16m --iodepth=16 --verify=crc32c";
     let mut run = fio("send", "--rw=write --iodepth=4 --do_verify=0", options);
@@ -610,12 +630,9 @@ fn fio_send_verified() {
 
 // ---- between two hosts ----
 
-/// The hosts, or none with a word why.
-fn hosts() -> Option<Hosts> {
-    let hosts = Hosts::new();
-    hosts
-        .map_err(|why| skip(&format!("no network namespaces: {why}")))
-        .ok()
+/// The hosts, where there can be any.
+fn hosts() -> Result<Hosts, Ignored> {
+    Hosts::new().map_err(|why| ignored(&format!("no network namespaces: {why}")))
 }
 
 /// A server on one host and a client on the other, with the same options.
@@ -646,24 +663,23 @@ fn perftest_between(hosts: &Hosts, line: &str) -> Run {
     )
 }
 
-#[test]
-fn hosts_rping() {
-    let Some(hosts) = hosts() else { return };
+fn hosts_rping() -> Outcome {
+    let hosts = hosts()?;
     rping_between(&hosts, Hosts::SERVER, "-V -C 1000 -S 4096").all_succeed();
     rping_between(&hosts, Hosts::SERVER6, "-V -C 1000 -S 4096").all_succeed();
+    Ok(())
 }
 
-#[test]
-fn hosts_write_bw() {
-    let Some(hosts) = hosts() else { return };
+fn hosts_write_bw() -> Outcome {
+    let hosts = hosts()?;
     let mut run = perftest_between(&hosts, "ib_write_bw -a -n 50");
     run.all_succeed();
     check_rows(&mut run, &all_sizes(), Some(50));
+    Ok(())
 }
 
-#[test]
-fn hosts_ucmatose() {
-    let Some(hosts) = hosts() else { return };
+fn hosts_ucmatose() -> Outcome {
+    let hosts = hosts()?;
     let server = "ucmatose -b {address} -p {port} -c 50";
     let mut run = between(
         &hosts,
@@ -675,6 +691,7 @@ fn hosts_ucmatose() {
     for side in [SERVER, CLIENT] {
         run.says(side, "data transfers complete");
     }
+    Ok(())
 }
 
 /// The cable is cut in mid-transfer: both sides end, and say why.
@@ -713,33 +730,32 @@ fn sent(run: &Run, of: Index) -> u64 {
     bytes.unwrap_or(0)
 }
 
-#[test]
-fn hosts_cut_rping() {
-    let Some(hosts) = hosts() else { return };
+fn hosts_cut_rping() -> Outcome {
+    let hosts = hosts()?;
     cut(&hosts, rping_between(&hosts, Hosts::SERVER, "-V -S 4096"));
+    Ok(())
 }
 
-#[test]
-fn hosts_cut_write_bw() {
-    let Some(hosts) = hosts() else { return };
+fn hosts_cut_write_bw() -> Outcome {
+    let hosts = hosts()?;
     cut(&hosts, perftest_between(&hosts, "ib_write_bw -D 60"));
+    Ok(())
 }
 
-#[test]
-fn hosts_cut_read_bw() {
-    let Some(hosts) = hosts() else { return };
+fn hosts_cut_read_bw() -> Outcome {
+    let hosts = hosts()?;
     cut(&hosts, perftest_between(&hosts, "ib_read_bw -D 60"));
+    Ok(())
 }
 
 /// A slow line with a short queue, which drops what TCP sends too fast.
-#[test]
-fn hosts_slow_line() {
-    let Some(hosts) = hosts() else { return };
+fn hosts_slow_line() -> Outcome {
+    let hosts = hosts()?;
     let slow = "root tbf rate 40mbit burst 16kb limit 24kb";
     let cable = Hosts::CABLE;
     for host in [&hosts.server, &hosts.client] {
         if let Err(why) = host.sh(&format!("tc qdisc add dev {cable} {slow}")) {
-            return skip(&why);
+            return Err(ignored(&why));
         }
     }
     rping_between(&hosts, Hosts::SERVER, "-V -C 50 -S 65535").all_succeed();
@@ -747,6 +763,7 @@ fn hosts_slow_line() {
     run.all_succeed();
     check_rows(&mut run, &[1 << 20], Some(10));
     drops(&hosts);
+    Ok(())
 }
 
 /// The line has dropped something, at one of its ends.
@@ -763,9 +780,8 @@ fn drops(hosts: &Hosts) {
 }
 
 /// A long line that loses and reorders.
-#[test]
-fn hosts_delay_and_loss() {
-    let Some(hosts) = hosts() else { return };
+fn hosts_delay_and_loss() -> Outcome {
+    let hosts = hosts()?;
     let far = "root netem delay 5ms 2ms loss 1%";
     for host in [&hosts.server, &hosts.client] {
         if let Err(why) = host.sh(&format!("tc qdisc add dev {} {far}", Hosts::CABLE)) {
@@ -777,4 +793,5 @@ fn hosts_delay_and_loss() {
     run.all_succeed();
     check_rows(&mut run, &[65536], Some(100));
     drops(&hosts);
+    Ok(())
 }

@@ -2,6 +2,7 @@
 //! do not do what they should.
 
 use crate::library;
+use crate::trials::{Ignored, Outcome};
 use std::env;
 use std::fmt::Write as _;
 use std::fs;
@@ -23,11 +24,10 @@ const AGAIN: Duration = Duration::from_millis(5);
 /// Names a file that everything that was run gets a row in, for scripts/proof.
 const PROOF: &str = "SOFTVERBS_PROOF";
 
-/// Says on the terminal, past what the harness captures, that a test did not test anything.
-pub fn skip(why: &str) {
-    let name = test_name();
-    let _ = writeln!(std::io::stderr(), "skipped {name}: {why}");
-    note(&format!("| `{name}` | | skipped: {why} |\n"));
+/// What a test ends with that cannot run here.
+pub fn ignored(why: &str) -> Ignored {
+    note(&format!("| `{}` | | ignored: {why} |\n", test_name()));
+    Ignored(why.to_string())
 }
 
 fn note(rows: &str) {
@@ -45,7 +45,7 @@ fn test_name() -> String {
 /// Runs the test that this is once more in a virtual machine (scripts/vm), whose kernel has what
 /// this machine's lacks.
 #[track_caller]
-pub fn in_virtual_machine(lacking: &str) {
+pub fn in_virtual_machine(lacking: &str) -> Outcome {
     const FAILED: i32 = 125;
     let name = test_name();
     let inside = env::var_os(library::BESIDE).is_some();
@@ -66,12 +66,16 @@ pub fn in_virtual_machine(lacking: &str) {
     let output = Command::new(vm).arg("run").arg(&dir).output().unwrap();
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     if output.status.code() == Some(FAILED) {
-        return skip(&format!("{lacking}, and no virtual machine: {said}"));
+        let said = said.trim();
+        return Err(ignored(&format!(
+            "{lacking}, and no virtual machine: {said}"
+        )));
     }
     let passed = output.status.success() && said.contains("1 passed");
     assert!(passed, "in the virtual machine:\n{said}");
     note(&fs::read_to_string(dir.join("out/proof")).unwrap());
     fs::remove_dir_all(dir).unwrap();
+    Ok(())
 }
 
 // ---- where a program runs ----
