@@ -136,9 +136,27 @@ impl Wanted {
 struct Tally {
     passed: usize,
     failed: usize,
+    /// What cannot run there.
+    ignored: usize,
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let Tally {
+            passed,
+            failed,
+            ignored,
+        } = self;
+        write!(f, "{passed} passed, {failed} failed, {ignored} ignored")
+    }
 }
 
 impl Tally {
+    fn ignore(&mut self, name: &str, why: &str) {
+        self.ignored += 1;
+        println!("ignored {name}: {why}");
+    }
+
     fn note(&mut self, name: &str, start: Instant, problems: &[String], rerun: &str) {
         let seconds = start.elapsed().as_secs_f32();
         if problems.is_empty() {
@@ -381,15 +399,16 @@ impl<'a> Run<'a> {
 
         let mut cases = Case::all(self.dir, &self.original);
         cases.retain(|case| self.wanted.wants(&case.id));
+        let mut results = Results::default();
         cases.retain(|case| match self.device.lacks(&case.id) {
             Some(why) => {
-                println!("skipped {}: {why}", case.id);
+                results.tally.ignore(&case.id, why);
                 false
             }
             None => true,
         });
         let next = AtomicUsize::new(0);
-        let results = Mutex::new(Results::default());
+        let results = Mutex::new(results);
         thread::scope(|scope| {
             for _ in 0..WORKERS {
                 scope.spawn(|| {
@@ -425,9 +444,14 @@ impl<'a> Run<'a> {
             shown,
             transcripts,
         } = results;
-        println!("{} passed, {} failed", tally.passed, tally.failed);
+        println!("{tally}");
 
-        let result = format!("{} {} {}", tally.passed, tally.failed, shown.join(" "));
+        let Tally {
+            passed,
+            failed,
+            ignored,
+        } = tally;
+        let result = format!("{passed} {failed} {ignored} {}", shown.join(" "));
         fs::create_dir_all(self.dir.join(RESULT).parent().unwrap()).unwrap();
         fs::write(self.dir.join(RESULT), result).unwrap();
         fs::write(self.dir.join(TRANSCRIPTS), transcripts.text()).unwrap();
@@ -562,10 +586,8 @@ impl<'a> Run<'a> {
             return;
         }
         if !self.device.older.exists() {
-            println!(
-                "skipped {OLDER_HEADERS}: {} is not there",
-                self.device.older.display()
-            );
+            let why = format!("{} is not there", self.device.older.display());
+            results.tally.ignore(OLDER_HEADERS, &why);
             return;
         }
         let older = Library {
@@ -661,8 +683,9 @@ fn result_of(dir: &Path, good: bool, tally: &mut Tally, shown: &mut Vec<String>)
     let result = fs::read_to_string(dir.join(RESULT)).unwrap_or_default();
     let mut words = result.split(' ').map(str::to_string);
     let mut number = || words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
-    let (passed, failed): (usize, usize) = (number(), number());
+    let (passed, failed, ignored): (usize, usize, usize) = (number(), number(), number());
     tally.passed += passed;
+    tally.ignored += ignored;
     tally.failed += if good { failed } else { failed.max(1) };
     shown.extend(words);
 }
@@ -731,10 +754,7 @@ fn over_softverbs_here(dir: &Path, wanted: &Wanted, any_case: bool, isolated: bo
         // D1 is of addresses without a device.
         all_shown(&mut tally, &shown, &[1]);
     }
-    println!(
-        "over softverbs: {} passed, {} failed\n",
-        tally.passed, tally.failed
-    );
+    println!("over softverbs: {tally}\n");
     tally.failed == 0
 }
 
@@ -767,7 +787,7 @@ fn in_virtual_machines(dir: &Path, wanted: &Wanted, any_case: bool) -> bool {
             }
         );
         let _ = fs::remove_file(dir.join(RESULT));
-        let good = vm(dir, &["--kernel", kernel, "--timeout", "400"], &script);
+        let good = vm(dir, &["--kernel", kernel, "--timeout", "3600"], &script);
         result_of(dir, good, &mut tally, &mut shown);
         if record && good && wanted.names.is_empty() {
             let text = fs::read_to_string(dir.join(TRANSCRIPTS)).unwrap();
@@ -792,10 +812,7 @@ fn in_virtual_machines(dir: &Path, wanted: &Wanted, any_case: bool) -> bool {
     if wanted.everything() {
         all_shown(&mut tally, &shown, &[]);
     }
-    println!(
-        "in the virtual machine: {} passed, {} failed",
-        tally.passed, tally.failed
-    );
+    println!("in the virtual machine: {tally}");
     tally.failed == 0
 }
 
@@ -805,7 +822,7 @@ fn persistence(dir: &Path) -> Result<(), String> {
     const SEED: &str = "42";
     let pmem = dir.join("pmem");
     let _ = fs::remove_file(&pmem);
-    let options = ["--pmem", pmem.to_str().unwrap(), "--timeout", "120"];
+    let options = ["--pmem", pmem.to_str().unwrap(), "--timeout", "1200"];
     let with_ours = format!("export LD_LIBRARY_PATH=./{OURS_DIR}");
     let write = format!(
         "#!/bin/sh\n{with_ours}\n\

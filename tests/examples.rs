@@ -70,7 +70,7 @@ fn main() -> ExitCode {
 }
 
 /// How long anything that is waited for may take, which is many times what it does take.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(600);
 /// What an example has of persistent memory.
 const PMEM_SIZE: usize = 2 << 20;
 
@@ -1159,7 +1159,7 @@ mod here {
                 env!("CARGO_TARGET_TMPDIR"),
                 args.join(" ")
             );
-            let options = ["--kernel", kernel, "--pmems", "3", "--timeout", "600"];
+            let options = ["--kernel", kernel, "--pmems", "3", "--timeout", "3600"];
             let output = support::vm(programs(), &options, &script).output();
             let output = output.unwrap();
             let said = [output.stdout, output.stderr].concat();

@@ -24,7 +24,7 @@ const PACKAGES: [&str; 4] = [
 /// The members of the workspace whose code is in them.
 const MEMBERS: [&str; 3] = ["librpma", "librpma-tools", "softverbs"];
 /// How many seconds one step in the root may take; apt is what takes long.
-const LIMIT: u32 = 300;
+const LIMIT: u32 = 1800;
 
 fn target() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap()

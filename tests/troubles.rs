@@ -53,7 +53,7 @@ export LD_LIBRARY_PATH=/share
 trouble() { # CASE [COMMAND...]: the command runs it
     echo "case $1"
     case=$1; shift
-    timeout 60 "$@" ./troubles "$case" "$RPMA_VM_IP" || echo "cannot go on: exit status $?"
+    timeout 600 "$@" ./troubles "$case" "$RPMA_VM_IP" || echo "cannot go on: exit status $?"
 }
 as_nobody() { trouble "$1" setpriv --reuid 65534 --regid 65534 --clear-groups; }
 
@@ -115,7 +115,7 @@ fn over_softverbs_here() -> &'static [Line] {
         let device = softverbs();
         let of = |case: &&str| {
             let output = Command::new("timeout")
-                .arg("60")
+                .arg("600")
                 .arg(dir.join("troubles"))
                 .args([case, "127.0.0.1"])
                 .env("LD_LIBRARY_PATH", dir)

@@ -21,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TIMEOUT_MS 10000
+#define TIMEOUT_MS 60000
 
 /* The server's memory: 8 bytes that say how long the text is, and the text. */
 #define MARK_OFFSET 0

@@ -17,7 +17,7 @@ mkfifo "$dir/pipe"
 port=$((20000 + $$ % 20000))
 listening=
 until [ -n "$listening" ]; do
-    timeout 60 ./server "$addr" "$port" ${2+"$2"} >"$dir/pipe" 2>&1 &
+    timeout 300 ./server "$addr" "$port" ${2+"$2"} >"$dir/pipe" 2>&1 &
     server=$!
     exec 3<"$dir/pipe"
     while IFS= read -r line <&3; do
@@ -36,7 +36,7 @@ exec 4>"$dir/pipe"
 cat <&3 4>&- &
 reader=$!
 
-timeout 60 ./client "$addr" "$port" >&4 2>&1
+timeout 300 ./client "$addr" "$port" >&4 2>&1
 client_status=$?
 # Without a client to wait for, the server need not wait until its time is up.
 [ $client_status -eq 0 ] || kill "$server" 2>/dev/null

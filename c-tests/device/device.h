@@ -13,7 +13,7 @@
 #include <netinet/in.h>
 #include <time.h>
 
-#define WAIT_MS 10000
+#define WAIT_MS 120000
 
 #define ON_ERROR RPMA_F_COMPLETION_ON_ERROR
 #define ALWAYS RPMA_F_COMPLETION_ALWAYS

@@ -24,7 +24,7 @@
 #define MAP_SIZE ((size_t)4 << 20)      /* what is mapped; a multiple of the DAX device's alignment */
 #define START 4096                      /* the pattern's place in it */
 #define LENGTH (((size_t)1 << 20) + 13) /* no multiple of anything */
-#define LAST_BREATH_S 60
+#define LAST_BREATH_S 600
 
 /* What the server tells the client about its memory, as private data of the connection. */
 struct offer {

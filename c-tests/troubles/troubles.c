@@ -12,7 +12,7 @@
 #include <sys/resource.h>
 #include <time.h>
 
-#define WAIT_MS 20000
+#define WAIT_MS 300000
 #define SIZE 4096
 #define ALL \
 	(RPMA_MR_USAGE_READ_SRC | RPMA_MR_USAGE_READ_DST | RPMA_MR_USAGE_WRITE_SRC | \

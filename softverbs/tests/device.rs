@@ -34,7 +34,7 @@ impl Open {
         ours();
         WATCH.call_once(|| {
             thread::spawn(|| {
-                thread::sleep(Duration::from_secs(60));
+                thread::sleep(Duration::from_secs(600));
                 eprintln!("the tests hang: those of which no outcome is told");
                 std::process::exit(101);
             });

@@ -24,7 +24,11 @@ use verbs::*;
 
 const CASES: u64 = if cfg!(debug_assertions) { 1000 } else { 6000 };
 /// Whatever is waited for takes a small part of that.
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(300);
+/// How long a connection is waited for that the peer may never let come about, which is no failure.
+const SOON: Duration = Duration::from_secs(1);
+/// How long a peer waits for a program that takes nothing. It gives up then, which is no failure.
+const GIVES_UP: Duration = Duration::from_secs(10);
 /// What memory the program may need more after many cases than after some.
 const GROWTH: usize = 16 << 20;
 
@@ -392,7 +396,7 @@ impl Peer<'_> {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     self.take();
                     thread::yield_now();
-                    self.gone |= start.elapsed() > LIMIT;
+                    self.gone |= start.elapsed() > GIVES_UP;
                 }
                 Err(_) => self.gone = true,
             }
@@ -826,7 +830,7 @@ fn hostile_client(program: &Program, server: &Server, rng: &mut fastrand::Rng, c
     if let Some(Frame::Reply(..)) = peer.frame() {
         if rng.u8(..8) > 0 {
             peer.put(&bytes(&Frame::Ready, 0));
-            connection.events(&server.channel, LIMIT / 10);
+            connection.events(&server.channel, SOON);
         }
         for _ in 0..rng.usize(..SENDS) {
             connection.send(rng);
@@ -864,7 +868,7 @@ fn hostile_server(
     }
     peer.put(&reply);
     if let Ok(Some((Frame::Reply(..), ..))) = decode(&reply) {
-        connection.events(channel, LIMIT / 10);
+        connection.events(channel, SOON);
         for _ in 0..rng.usize(..SENDS) {
             connection.send(rng);
         }

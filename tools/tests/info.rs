@@ -18,7 +18,7 @@ use support::{original, ours, release, root, run, scratch};
 
 const INFO: &str = env!("CARGO_BIN_EXE_rpma-info");
 /// How long it may take, in seconds: a name is given up after 10, an address after 1.
-const PATIENCE: &str = "60";
+const PATIENCE: &str = "600";
 
 /// Runs it on this library, and on what there is of devices.
 fn plain(arguments: &[&str]) -> Command {

@@ -30,7 +30,7 @@ use support::{ours, release, root, run, scratch};
 const PERF: &str = env!("CARGO_BIN_EXE_rpma-perf");
 const ADDRESS: &str = "127.0.0.1";
 /// How long anything that is waited for may take, which is many times what it does take.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(900);
 
 // ---- running ----
 
@@ -168,6 +168,15 @@ impl Server {
         let (status, story) = self.program.end();
         assert_eq!(status, Some(0), "{story}");
         story
+    }
+
+    /// How many sockets it has.
+    fn sockets(&self) -> usize {
+        let files = fs::read_dir(format!("/proc/{}/fd", self.program.child.id())).unwrap();
+        let links = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
+        links
+            .filter(|link| link.to_string_lossy().starts_with("socket:"))
+            .count()
     }
 
     /// A client of it.
@@ -510,7 +519,7 @@ fn every_operation_in_a_virtual_machine() {
              export LD_LIBRARY_PATH=/share\n\
              coproc /share/rpma-perf server \"$RPMA_VM_IP\" 7204 --pmem \"$RPMA_VM_PMEM\" --overwrite\n\
              read -r line <&\"${COPROC[0]}\" && echo \"$line\"\n\
-             timeout -s KILL 200 /share/rpma-perf client \"$RPMA_VM_IP\" 7204 all --check -n 20 -s 8,4K \
+             timeout -s KILL 1800 /share/rpma-perf client \"$RPMA_VM_IP\" 7204 all --check -n 20 -s 8,4K \
              -d 4 -c 2 --warm-up 0 --json /share/out/run.json\n",
         )
         .unwrap();
@@ -606,10 +615,11 @@ fn a_completion_for_some_is_one_for_all() {
 /// loop one alone would be.
 #[test]
 fn with_a_rate_operations_that_could_not_begin_are_late() {
-    const STOPPED: Duration = Duration::from_millis(400);
+    // The server is stopped for a second of the five, wherever in them that is.
+    const STOPPED: Duration = Duration::from_secs(1);
     let memory = Memory::new("perf-rate");
     let server = Server::start(ours_native(), &["--pmem", path(&memory.0)]);
-    let arguments = "write --rate 1000 -t 1 -s 8 -d 1 --warm-up 0 --check --json -";
+    let arguments = "write --rate 1000 -t 5 -s 8 -d 1 --warm-up 0 --check --json -";
     let mut client = server.client(ours_native(), arguments);
     let (sender, ended) = channel();
     thread::spawn(move || _ = sender.send(outcome(&mut client)));
@@ -621,9 +631,9 @@ fn with_a_rate_operations_that_could_not_begin_are_late() {
     assert_eq!(status, Some(0), "{stderr}");
     let run: Value = serde_json::from_str(&stdout).unwrap();
     let one = &run["measurements"][0];
-    assert_eq!(one["operations"], 1000, "{one:#}");
-    assert!(one["elapsed_seconds"].as_f64() >= Some(0.999), "{one:#}");
-    // Those that were due in the first 200 ms of it waited for 200 ms or more: a fifth of all.
+    assert_eq!(one["operations"], 5000, "{one:#}");
+    assert!(one["elapsed_seconds"].as_f64() >= Some(4.999), "{one:#}");
+    // Those that were due in the first 800 ms of it waited for 200 ms or more: 16 percent of all.
     let late = |pair: &&Value| pair[1].as_u64() >= Some(199_000_000);
     let distribution = one["latency"]["distribution_percent_ns"]
         .as_array()
@@ -633,7 +643,7 @@ fn with_a_rate_operations_that_could_not_begin_are_late() {
         .find(late)
         .map(|pair| pair[0].as_f64().unwrap());
     assert!(
-        first.is_some_and(|percent| percent <= 85.0),
+        first.is_some_and(|percent| percent <= 88.0),
         "{first:?} {one:#}"
     );
     server.stop();
@@ -1248,14 +1258,28 @@ fn results_that_can_not_be_printed_are_a_failure() {
 
 #[test]
 fn connecting_that_takes_long_is_told_of() {
+    const CONNECTIONS: usize = 500;
+    /// What the client lets go by before it tells, and more.
+    const LONG: Duration = Duration::from_secs(6);
+    const TRIES: usize = 20;
     let server = Server::start(ours_native(), &[]);
-    let mut client =
-        Program::start(&mut server.client(ours_native(), "write -n 5 -s 8 -d 1 -c 500"));
-    client.await_line("1/1 write");
-    server.program.signal(libc::SIGSTOP);
-    thread::sleep(Duration::from_secs(6));
+    let arguments = format!("write -n 5 -s 8 -d 1 -c {CONNECTIONS}");
+    let connecting = (0..TRIES).find_map(|_| {
+        let mut client = Program::start(&mut server.client(ours_native(), &arguments));
+        client.await_line("1/1 write");
+        server.program.signal(libc::SIGSTOP);
+        if server.sockets() < CONNECTIONS {
+            return Some(client);
+        }
+        // It was stopped too late: all of them were made by then.
+        server.program.signal(libc::SIGCONT);
+        client.end();
+        None
+    });
+    let mut client = connecting.expect("a server that is stopped in time");
+    thread::sleep(LONG);
     server.program.signal(libc::SIGCONT);
-    client.await_line(" of 500 connections are made");
+    client.await_line(&format!(" of {CONNECTIONS} connections are made"));
     let (status, story) = client.end();
     assert_eq!(status, Some(0), "{story}");
     server.stop();
@@ -1424,8 +1448,29 @@ fn messages_are_judged_before_use() {
         },
     ] {
         assert!(bad.validate().is_err(), "{bad:?}");
-        // Whatever it says, what it takes can be reckoned.
-        let _ = bad.server_memory();
+    }
+    // Whatever a plan says, what it takes is reckoned without an overflow.
+    use Operation::{Send, WriteWithImm};
+    for (operation, size, depth, connections, bytes) in [
+        (WriteWithImm, 4096, 16, 2, 2 * 16 * 4096),
+        (WriteWithImm, 1, 1, 1, 64),
+        (WriteWithImm, (1 << 30) + 1, 1, 1, (1 << 30) + 64),
+        (WriteWithImm, 0, 16, 2, 0),
+        (WriteWithImm, 4096, 0, 2, 0),
+        (WriteWithImm, 4096, 16, 0, 0),
+        (WriteWithImm, 1 << 30, u32::MAX, u32::MAX, u64::MAX),
+        // A server of messages has more places than are under way.
+        (Send, 4096, 16, 2, 2 * (16 + 512) * 4096),
+        (Send, 1 << 30, u32::MAX, u32::MAX, u64::MAX),
+    ] {
+        let plan = Plan {
+            operation,
+            size,
+            depth,
+            connections,
+            ..plan
+        };
+        assert_eq!(plan.server_memory(), bytes, "{plan:?}");
     }
     for nonsense in [
         &b""[..],

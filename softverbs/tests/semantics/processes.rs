@@ -455,27 +455,44 @@ fn interrupted(
     handle(libc::SIGUSR1, flags);
     let (send, thread) = std::sync::mpsc::channel();
     let (done, outcome) = std::sync::mpsc::channel();
+    // It lives until all signals have been sent.
+    let (leave, left) = std::sync::mpsc::channel::<()>();
     std::thread::spawn(move || {
-        send.send(Shared(c!(libc::pthread_self()))).unwrap();
+        let ids = c!((libc::pthread_self(), libc::gettid()));
+        send.send(Shared(ids)).unwrap();
         done.send(call()).unwrap();
+        let _ = left.recv();
     });
-    let thread = thread.recv().unwrap().get();
+    let (thread, tid) = thread.recv().unwrap().get();
     let mut early = None;
-    // A signal that comes before the call sleeps does nothing to it, so there are several.
+    // It may have slept elsewhere on its way to the call, where a signal does nothing: so there are
+    // several.
     for n in 1..=5 {
-        if c!(libc::pthread_kill(thread, libc::SIGUSR1)) != 0 {
-            break;
-        }
-        until("the signal is handled", || {
-            SIGNALS.load(Ordering::SeqCst) >= n || early.is_some()
+        until("it sleeps, or has returned", || {
+            early = early.or(outcome.try_recv().ok());
+            early.is_some() || sleeps(tid)
         });
-        early = early.or(outcome.recv_timeout(Duration::from_millis(20)).ok());
         if early.is_some() {
             break;
         }
+        good(
+            "pthread_kill",
+            c!(libc::pthread_kill(thread, libc::SIGUSR1)),
+        );
+        until("the signal is handled", || {
+            SIGNALS.load(Ordering::SeqCst) >= n
+        });
     }
     wake();
-    early.unwrap_or_else(|| outcome.recv_timeout(LIMIT).expect("the call to return"))
+    let outcome = early.unwrap_or_else(|| outcome.recv_timeout(LIMIT).expect("the call to return"));
+    drop(leave);
+    outcome
+}
+
+/// Whether a thread of this process waits in the kernel.
+fn sleeps(tid: libc::pid_t) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat"));
+    stat.is_ok_and(|stat| stat.rsplit(')').next().unwrap().starts_with(" S"))
 }
 
 fn cm_event(channel: Shared<*mut rdma_event_channel>) -> (c_int, c_int) {

@@ -7,6 +7,7 @@ use softverbs::frames::{self, AtomicOp, Flags, FlushKind, Frame, Nak, Params, Pr
 use softverbs::frames::{HEADER, MAX_FIELDS, SEGMENT};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -168,7 +169,7 @@ fn who_is_no_peer_is_cut_off() {
 }
 
 #[test]
-fn who_says_too_little_is_cut_off_in_time_and_holds_up_nobody() {
+fn who_says_too_little_is_cut_off_and_holds_up_nobody() {
     let listener = Listener::new();
     let half = request();
     let mut strangers: Vec<Stranger> = (0..half.len())
@@ -179,13 +180,7 @@ fn who_says_too_little_is_cut_off_in_time_and_holds_up_nobody() {
         })
         .collect();
     is_well(&listener);
-    let start = Instant::now();
     strangers.iter_mut().for_each(Stranger::is_cut_off);
-    assert!(
-        start.elapsed() < Duration::from_secs(15),
-        "after {:?} only",
-        start.elapsed()
-    );
     assert!(listener.channel.is_quiet());
 }
 
@@ -662,13 +657,17 @@ fn many_strangers_cost_little() {
 /// Sets how much the peer takes without being read from, and has the server's socket hold little
 /// more: what is for the peer waits at the server then, cut wherever.
 fn takes(connection: &Connection, size: i32) {
-    use std::os::fd::AsRawFd;
     let set = |fd, option, size: i32| {
         let value = (&raw const size).cast();
         let result = c!(libc::setsockopt(fd, libc::SOL_SOCKET, option, value, 4));
         good("setsockopt", result);
     };
     set(connection.peer.0.as_raw_fd(), libc::SO_RCVBUF, size);
+    set(servers_socket(connection), libc::SO_SNDBUF, 100_000);
+}
+
+/// The server's end of the connection.
+fn servers_socket(connection: &Connection) -> RawFd {
     let here = connection.peer.0.local_addr().unwrap();
     let sockets = std::fs::read_dir("/proc/self/fd").unwrap();
     let mut ours = sockets.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
@@ -678,7 +677,45 @@ fn takes(connection: &Connection, size: i32) {
         let socket = std::mem::ManuallyDrop::new(c!(TcpStream::from_raw_fd(*fd)));
         socket.peer_addr().is_ok_and(|peer| peer == here)
     });
-    set(ours.expect("the server's socket"), libc::SO_SNDBUF, 100_000);
+    ours.expect("the server's socket")
+}
+
+/// After so many looks on end at which nothing has changed, nothing will: what could change it has
+/// had its turn in between.
+const LOOKS: u32 = 2000;
+
+/// Reads until nothing is there, and nothing on its way.
+fn read_all_there_is(connection: &mut Connection) {
+    let server = servers_socket(connection);
+    let peer = &mut connection.peer.0;
+    let mut buffer = [0; 65_536];
+    let mut empty = 0;
+    peer.set_nonblocking(true).unwrap();
+    until("all has been read", || {
+        let mut on_its_way: libc::c_int = 0;
+        let asked = c!(libc::ioctl(server, libc::TIOCOUTQ, &mut on_its_way));
+        good("ioctl", asked);
+        let more = peer.read(&mut buffer).is_ok_and(|n| n > 0);
+        empty = if more || on_its_way > 0 { 0 } else { empty + 1 };
+        empty > LOOKS
+    });
+    peer.set_nonblocking(false).unwrap();
+}
+
+/// Waits until the server's socket takes no more.
+fn until_it_waits(connection: &Connection) {
+    let fd = servers_socket(connection);
+    let mut full = 0;
+    until("nothing more fits into the socket", || {
+        let mut one = libc::pollfd {
+            fd,
+            events: libc::POLLOUT,
+            revents: 0,
+        };
+        let takes = c!(libc::poll(&mut one, 1, 0)) != 0;
+        full = if takes { 0 } else { full + 1 };
+        full > LOOKS
+    });
 }
 
 /// One frame each, of which one is on its way when nothing fits any more.
@@ -686,8 +723,8 @@ const LEN: usize = 250_000;
 const MANY: u32 = 16;
 
 /// Deregisters and changes the memory, once the server can not send any more.
-fn deregistered_while_it_waits(mut memory: Memory) -> Memory {
-    std::thread::sleep(Duration::from_millis(50));
+fn deregistered_while_it_waits(connection: &Connection, mut memory: Memory) -> Memory {
+    until_it_waits(connection);
     memory = soon("ibv_dereg_mr", move || {
         memory.deregister();
         memory
@@ -708,7 +745,7 @@ fn memory_is_deregistered_though_its_reader_takes_nothing() {
         for seq in 0..MANY {
             connection.say(Frame::Read { seq, at, len }, &[]);
         }
-        let _source = deregistered_while_it_waits(source);
+        let _source = deregistered_while_it_waits(&connection, source);
         takes(&connection, 4 << 20);
         let (mut answered, mut got) = (0, 0);
         loop {
@@ -756,7 +793,7 @@ fn memory_is_deregistered_though_the_one_it_is_sent_to_takes_nothing() {
             .map(|id| Wr::new(id, op, vec![source.sge(0, LEN)]))
             .collect();
         connection.server.post_by(Interface::List, &wrs);
-        let _source = deregistered_while_it_waits(source);
+        let _source = deregistered_while_it_waits(&connection, source);
         takes(&connection, 4 << 20);
         let mut sent = 0;
         while let Some((frame, _)) = connection.next_or_end() {
@@ -796,12 +833,9 @@ fn a_message_that_failed_has_no_receive() {
         Wr::new(1, Op::Send, vec![source.sge(0, LONG)]),
     ];
     connection.server.post_by(Interface::List, &wrs);
-    let _source = deregistered_while_it_waits(source);
+    let _source = deregistered_while_it_waits(&connection, source);
     // What is on its way comes, and nothing after it: it has failed by then.
-    let quiet = Some(Duration::from_millis(50));
-    connection.peer.0.set_read_timeout(quiet).unwrap();
-    let mut buffer = [0; 65_536];
-    while connection.peer.0.read(&mut buffer).is_ok_and(|n| n > 0) {}
+    read_all_there_is(&mut connection);
     connection.say(Frame::NotReady { seq: 1, timer: 1 }, &[]);
     connection.server.send_cq.expect(0, SUCCESS);
     connection.server.send_cq.expect(1, LOC_PROT);
@@ -818,7 +852,7 @@ fn requests_are_flushed_though_the_one_they_are_for_takes_nothing() {
             .map(|id| Wr::new(id, Op::Send, vec![source.sge(0, LEN)]))
             .collect();
         connection.server.post_by(Interface::List, &wrs);
-        std::thread::sleep(Duration::from_millis(50));
+        until_it_waits(&connection);
         if disconnects {
             connection.server.id.disconnect();
         } else {

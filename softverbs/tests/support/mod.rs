@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long all of a run may take, which is many times what it does take.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(900);
 /// How often is looked again for what nothing announces.
 const AGAIN: Duration = Duration::from_millis(5);
 
@@ -433,7 +433,7 @@ impl Output {
 
     /// Waits for the last of it, which is there soon once the process has ended.
     fn finish(&self) {
-        let limit = Duration::from_secs(5);
+        let limit = Duration::from_secs(60);
         let text = self.0.text.lock().unwrap();
         let _ = self
             .0
