@@ -11,7 +11,8 @@ mod support;
 
 use librpma_tools::perf::operation::Operation;
 use librpma_tools::perf::pattern::Pattern;
-use librpma_tools::perf::protocol::{Answer, Ask, Plan, Purpose, decode, encode};
+use librpma_tools::perf::plan::Plan;
+use librpma_tools::perf::protocol::{Answer, Ask, Purpose, decode, encode};
 use librpma_tools::perf::table;
 use running::Running;
 use serde_json::Value;

@@ -2,64 +2,31 @@
 
 mod addresses;
 mod devices;
+mod facts;
+mod finding;
 mod findings;
 mod host;
+mod report;
 mod text;
 mod verbs;
+mod words;
 
 pub use addresses::{Address, Own, Whose};
-pub use devices::{ACTIVE, DeviceReport, Failure, Gid, Limits, Native, Odp, Operation, Port, Step};
-pub use findings::{Finding, Level};
+pub use devices::{DeviceReport, Failure, Native, Operation, Step};
+pub use facts::{ACTIVE, Gid, Limits, Odp, Port};
+pub use finding::{Finding, Level};
 pub use host::{
     DaxDevice, DaxFilesystem, Host, KernelDevice, Limit, Memlock, Modules, Node, PersistentMemory,
 };
+pub use report::{Libraries, Library, Report};
 
 use crate::loaded::{self, Loaded};
-use serde::Serialize;
 use std::env;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 /// Of the report as JSON: raised when a member changes its meaning or goes, not when one is added.
 const SCHEMA_VERSION: u32 = 1;
-
-#[derive(Debug, Clone, Serialize)]
-pub struct Report {
-    pub schema_version: u32,
-    /// Of rpma-info.
-    pub version: &'static str,
-    /// Whether nothing that is an error was found.
-    pub usable: bool,
-    pub findings: Vec<Finding>,
-    /// Those asked for, or all of this host.
-    pub addresses: Vec<Address>,
-    pub devices: Vec<DeviceReport>,
-    /// Why libibverbs lists no devices, where it fails.
-    pub devices_error: Option<String>,
-    pub libraries: Libraries,
-    pub host: Host,
-    /// The addresses of the host, whatever was asked for.
-    #[serde(skip)]
-    own: Vec<Own>,
-}
-
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct Libraries {
-    pub librpma: Library,
-    pub libibverbs: Library,
-    pub librdmacm: Library,
-    /// Whether softverbs stands for the last two.
-    pub softverbs: bool,
-    /// `LD_PRELOAD`
-    pub preload: Option<String>,
-}
-
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct Library {
-    pub file: Option<PathBuf>,
-    /// What the library or its package says; of libibverbs and librdmacm, the release of rdma-core.
-    pub version: Option<String>,
-}
 
 impl Report {
     /// Looks at these addresses, or at all of this host.
@@ -98,26 +65,6 @@ impl Report {
         report.findings = findings::of(&report);
         report.usable = !report.findings.iter().any(|f| f.level == Level::Error);
         report
-    }
-
-    /// The device of that name.
-    fn device(&self, name: &str) -> Option<&DeviceReport> {
-        self.devices.iter().find(|device| device.name == name)
-    }
-
-    /// Whether it is about addresses that were asked for.
-    fn asked(&self) -> bool {
-        self.addresses.iter().any(|address| address.asked)
-    }
-
-    /// The devices that it is about.
-    fn devices_shown(&self) -> impl Iterator<Item = &DeviceReport> {
-        let reaches = |device: &DeviceReport| {
-            let mut addresses = self.addresses.iter();
-            addresses.any(|address| address.device.as_ref() == Some(&device.name))
-        };
-        let shown = move |device: &&DeviceReport| !self.asked() || reaches(device);
-        self.devices.iter().filter(shown)
     }
 }
 

@@ -1,7 +1,11 @@
 //! The report for people, and for programs.
 
-use super::devices::{DeviceReport, Operation, Port};
-use super::{Address, Finding, Level, Library, Own, Report, Whose};
+use super::addresses::{Address, Own, Whose};
+use super::devices::{DeviceReport, Operation};
+use super::facts::Port;
+use super::finding::{Finding, Level};
+use super::report::{Library, Report};
+use super::words::bytes;
 use std::fmt::Write as _;
 
 /// Where lines end, on a terminal as elsewhere.
@@ -307,22 +311,6 @@ fn port(page: &mut Page, port: &Port) {
         let interface = gid.interface.as_ref().map(|name| format!(", {name}"));
         let text = format!("{}, {}{}", gid.gid, gid.kind, interface.unwrap_or_default());
         page.line(&format!("  GID {}", gid.index), &text);
-    }
-}
-
-/// What failed, without the advice that librpma gives after it: the findings give their own.
-pub fn cause(why: &str) -> &str {
-    why.split_once(". ").map_or(why, |(cause, _)| cause)
-}
-
-/// A number of bytes, exact where it is a whole number of a unit.
-pub fn bytes(count: u64) -> String {
-    const UNITS: [&str; 7] = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let unit = (count.max(1).ilog2() / 10) as usize;
-    let size = 1_u64 << (10 * unit);
-    match count % size {
-        0 => format!("{} {}", count / size, UNITS[unit]),
-        _ => format!("{:.1} {}", count as f64 / size as f64, UNITS[unit]),
     }
 }
 

@@ -1,6 +1,6 @@
 //! What libibverbs tells of devices: the only part here with `unsafe`.
 
-use super::devices::{ACTIVE, Gid, Limits, Odp, Port};
+use super::facts::{ACTIVE, Gid, Limits, Odp, Port};
 use crate::rpma::Device;
 use rdma_sys::{
     IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2, ibv_context, ibv_device_attr_ex,

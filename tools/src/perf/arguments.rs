@@ -1,8 +1,8 @@
 //! The command line.
 
 use super::operation::Operation;
+use super::plan::{MAX_CONNECTIONS, MAX_DEPTH, MAX_SIZE};
 use super::plot;
-use super::protocol::{MAX_CONNECTIONS, MAX_DEPTH, MAX_SIZE};
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum as _};
 use std::fmt::Write as _;

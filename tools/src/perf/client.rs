@@ -5,8 +5,10 @@ use super::channel::{Channel, QUEUE, established};
 use super::measure::{self, Lane, Limit, Measurement, Method};
 use super::operation::Operation;
 use super::pattern::Checked;
-use super::protocol::{Answer, Ask, PROTOCOL, Plan, Purpose};
-use super::report::{self, FORMAT, Parameters, Run, Side};
+use super::plan::Plan;
+use super::protocol::{Answer, Ask, PROTOCOL, Purpose};
+use super::report::{self, FORMAT, Parameters, Run};
+use super::side::Side;
 use super::{Failure, Stop, plot, table};
 use crate::rpma::{
     self, Backing, ConnectionConfig, Device, Memory, Peer, PeerConfig, Region, Remote, Request,

@@ -11,7 +11,7 @@
 
 use super::operation::Operation;
 use super::pattern::{Checked, Pattern};
-use super::protocol::Plan;
+use super::plan::Plan;
 use super::{Failure, Stop};
 use crate::rpma::{Completion, Connection, Event, FlushType, Kind, Region, Remote, readable};
 use hdrhistogram::Histogram;

@@ -10,10 +10,12 @@ pub mod compare;
 pub mod measure;
 pub mod operation;
 pub mod pattern;
+pub mod plan;
 pub mod plot;
 pub mod protocol;
 pub mod report;
 pub mod server;
+pub mod side;
 pub mod table;
 
 use crate::rpma;

@@ -4,8 +4,9 @@ use super::arguments;
 use super::channel::{Channel, QUEUE};
 use super::operation::Operation;
 use super::pattern::{Checked, Pattern};
-use super::protocol::{Answer, Ask, PROTOCOL, Plan, Purpose};
-use super::report::Side;
+use super::plan::Plan;
+use super::protocol::{Answer, Ask, PROTOCOL, Purpose};
+use super::side::Side;
 use super::{Failure, Stop, count, table};
 use crate::rpma::{
     self, Backing, Completion, Connection, ConnectionConfig, Device, Endpoint, Event, Kind, Memory,

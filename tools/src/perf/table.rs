@@ -2,7 +2,8 @@
 
 use super::count;
 use super::operation::Operation;
-use super::report::{Measurement, Side};
+use super::report::Measurement;
+use super::side::Side;
 use std::fmt::Write as _;
 
 /// Three digits that count, no more: `1.23e-3`, `0.123`, `1.23`, `12.3`, `123`, `1234`.
