@@ -84,9 +84,10 @@ clean:
 
 # What is built already, of these sources, is installed as it is: that takes neither cargo nor a
 # network.
-SOURCES := build.rs $(wildcard src/*.rs src/*/*.rs)
-DEVICE  := softverbs/build.rs $(shell find softverbs/src -name '*.rs')
-TOOLS   := tools/build.rs include/librpma.h $(shell find tools/src -type f)
+SHARED  := verbs-ext/src/lib.rs
+SOURCES := build.rs $(wildcard src/*.rs src/*/*.rs) $(SHARED)
+DEVICE  := softverbs/build.rs $(SHARED) $(shell find softverbs/src -name '*.rs')
+TOOLS   := tools/build.rs $(SHARED) include/librpma.h $(shell find tools/src -type f)
 .PHONY: built
 built:
 	@newer() { file=$$1; shift; for source; do [ "$(BUILT)/$$file" -nt "$$source" ] || return 1; done; }; \

@@ -28,6 +28,7 @@ mod transcript;
 use recording::{Deviation, Recording, Seen};
 use std::env;
 use std::ffi::OsString;
+use std::fmt;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};

@@ -3,12 +3,12 @@
 
 mod support;
 
-use rpma::verbs::ext;
 use std::fmt::Write;
 use std::fs;
 use std::mem::{MaybeUninit, offset_of};
 use std::process::Command;
 use support::{cc, root, run, scratch};
+use verbs_ext as ext;
 
 /// A C expression and what Rust takes it to be.
 type Fact = (String, u64);
@@ -136,7 +136,7 @@ fn constants() -> Vec<Fact> {
     }
 }
 
-/// What the library defines itself, since bindings made from older headers lack it.
+/// What verbs-ext defines, since bindings made from older headers lack it.
 fn own_definitions() -> Vec<Fact> {
     macro_rules! members {
         ($($name:ident)*) => { vec![$((
@@ -156,9 +156,13 @@ fn own_definitions() -> Vec<Fact> {
         IBV_ACCESS_FLUSH_PERSISTENT = ACCESS_FLUSH_PERSISTENT
         IBV_QP_EX_WITH_FLUSH = QP_EX_WITH_FLUSH
         IBV_QP_EX_WITH_ATOMIC_WRITE = QP_EX_WITH_ATOMIC_WRITE
+        IBV_WR_ATOMIC_WRITE = WR_ATOMIC_WRITE
+        IBV_WC_FLUSH = WC_FLUSH
+        IBV_WC_ATOMIC_WRITE = WC_ATOMIC_WRITE
         IBV_FLUSH_GLOBAL = FLUSH_GLOBAL
         IBV_FLUSH_PERSISTENT = FLUSH_PERSISTENT
         IBV_FLUSH_RANGE = FLUSH_RANGE
+        IBV_FLUSH_MR = FLUSH_MR
     };
     [members, constants].concat()
 }

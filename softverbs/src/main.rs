@@ -260,8 +260,8 @@ fn describe(readings: &[Reading], library: &Path, addresses: &[port::Address]) -
         "device": {
             "name": device::NAME,
             "guid": device::guid().map(|byte| format!("{byte:02x}")).concat(),
-            "flush": has(attributes::DEVICE_FLUSH_PERSISTENT),
-            "atomic_write": has(attributes::DEVICE_ATOMIC_WRITE),
+            "flush": has(verbs_ext::DEVICE_FLUSH_PERSISTENT),
+            "atomic_write": has(verbs_ext::DEVICE_ATOMIC_WRITE),
             "odp": attr.odp_caps.general_caps != 0,
         },
         "limits": {

@@ -1,4 +1,4 @@
-use super::{Errno, ext, extended};
+use super::{Errno, extended};
 use rdma_sys::{
     ibv_alloc_pd, ibv_context, ibv_device_attr_ex, ibv_odp_general_caps,
     ibv_odp_transport_cap_bits, ibv_query_device, ibv_transport_type,
@@ -6,6 +6,7 @@ use rdma_sys::{
 use std::ffi::{CStr, c_int};
 use std::mem::MaybeUninit;
 use std::ptr;
+use verbs_ext as ext;
 
 /// An open device; librdmacm or the program owns it.
 #[derive(Clone, Copy)]

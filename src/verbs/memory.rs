@@ -1,4 +1,4 @@
-use super::{Context, Errno, Sge, ext, extended, owned};
+use super::{Context, Errno, Sge, extended, owned};
 use bitflags::bitflags;
 use rdma_sys::{ibv_access_flags, ibv_alloc_pd, ibv_reg_mr};
 use std::ffi::{c_int, c_uint, c_void};
@@ -11,8 +11,8 @@ bitflags! {
         const REMOTE_WRITE = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 as c_int;
         const REMOTE_READ = ibv_access_flags::IBV_ACCESS_REMOTE_READ.0 as c_int;
         const ON_DEMAND = ibv_access_flags::IBV_ACCESS_ON_DEMAND.0 as c_int;
-        const FLUSH_GLOBAL = ext::ACCESS_FLUSH_GLOBAL;
-        const FLUSH_PERSISTENT = ext::ACCESS_FLUSH_PERSISTENT;
+        const FLUSH_GLOBAL = verbs_ext::ACCESS_FLUSH_GLOBAL;
+        const FLUSH_PERSISTENT = verbs_ext::ACCESS_FLUSH_PERSISTENT;
     }
 }
 

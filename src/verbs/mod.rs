@@ -11,7 +11,6 @@ mod cm;
 mod cq;
 mod device;
 mod errno;
-pub mod ext;
 mod memory;
 mod qp;
 

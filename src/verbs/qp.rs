@@ -1,4 +1,3 @@
-use super::ext::{self, AtomicWriteFn, FlushFn, QP_EX_TAIL, QpExTail};
 use super::{CmId, Cq, Errno, Pd, Srq, table};
 use bitflags::bitflags;
 use rdma_sys::{
@@ -10,6 +9,7 @@ use std::ffi::{c_int, c_uint};
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
+use verbs_ext::{self as ext, AtomicWriteFn, FlushFn, QP_EX_TAIL, QpExTail};
 
 pub use rdma_sys::ibv_sge as Sge;
 
@@ -340,7 +340,7 @@ impl NativeAtomicWrite {
         // SAFETY: passed on to the caller; the operation copies the data.
         unsafe {
             post_native(self.ex, wr_id, flags, |ex| {
-                (self.op)(ex, remote.rkey, remote.addr, src.as_ptr());
+                (self.op)(ex, remote.rkey, remote.addr, src.as_ptr().cast());
             })
         }
     }

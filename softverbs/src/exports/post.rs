@@ -11,9 +11,7 @@ use crate::objects::qp::{Op, Payload, RecvWqe, SendWqe, SgList};
 use crate::settings::Settings;
 use rdma_sys::*;
 use std::ffi::c_int;
-
-/// `IBV_WR_ATOMIC_WRITE` of `infiniband/verbs.h`; older headers lack it.
-const WR_ATOMIC_WRITE: ibv_wr_opcode::Type = 15;
+use verbs_ext::WR_ATOMIC_WRITE;
 
 /// # Safety
 /// Its list has as many entries as it says.

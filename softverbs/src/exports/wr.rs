@@ -2,14 +2,17 @@
 
 use super::qp::{batch_of, endpoint_of};
 use crate::frames::{AtomicOp, FlushKind, MAX_MESSAGE, Remote};
-use crate::objects::device::attributes::{WITH_ATOMIC_WRITE, WITH_FLUSH};
 use crate::objects::endpoint::{Batch, Endpoint};
 use crate::objects::qp::{Op, Payload, SendWqe, SgList};
 use rdma_sys::*;
 use std::ffi::{c_int, c_void};
-use std::mem::{MaybeUninit, offset_of};
+use std::mem::MaybeUninit;
 use std::ptr;
 use std::slice;
+use verbs_ext::{
+    FLUSH_GLOBAL, FLUSH_MR, FLUSH_PERSISTENT, QP_EX_TAIL, QP_EX_WITH_ATOMIC_WRITE,
+    QP_EX_WITH_FLUSH, QpExTail,
+};
 
 /// `struct ibv_qp_ex`, as long as any header has it: members have been added at its end.
 #[repr(C)]
@@ -18,18 +21,7 @@ pub struct QpAbi {
     more: [usize; 8],
 }
 
-/// The last members, from `wr_start` on.
-#[repr(C)]
-struct Tail {
-    start: unsafe extern "C" fn(*mut ibv_qp_ex),
-    complete: unsafe extern "C" fn(*mut ibv_qp_ex) -> c_int,
-    abort: unsafe extern "C" fn(*mut ibv_qp_ex),
-    atomic_write: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, *const c_void)>,
-    flush: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, usize, u8, u8)>,
-}
-
-const TAIL: usize = offset_of!(ibv_qp_ex, wr_start);
-const _: () = assert!(TAIL + size_of::<Tail>() <= size_of::<QpAbi>());
+const _: () = assert!(QP_EX_TAIL + size_of::<QpExTail>() <= size_of::<QpAbi>());
 
 impl QpAbi {
     pub fn new(base: ibv_qp, ops: u64) -> Self {
@@ -59,12 +51,12 @@ impl QpAbi {
             (*qp).wr_set_inline_data_list = Some(set_inline_data_list);
             (*qp).wr_set_sge = Some(set_sge);
             (*qp).wr_set_sge_list = Some(set_sge_list);
-            qp.byte_add(TAIL).cast::<Tail>().write(Tail {
-                start,
-                complete,
-                abort,
-                atomic_write: has(WITH_ATOMIC_WRITE).then_some(atomic_write),
-                flush: has(WITH_FLUSH).then_some(flush),
+            qp.byte_add(QP_EX_TAIL).cast::<QpExTail>().write(QpExTail {
+                wr_start: start,
+                wr_complete: complete,
+                wr_abort: abort,
+                wr_atomic_write: has(QP_EX_WITH_ATOMIC_WRITE).then_some(atomic_write as _),
+                wr_flush: has(QP_EX_WITH_FLUSH).then_some(flush as _),
             });
         }
         abi
@@ -234,19 +226,18 @@ unsafe extern "C" fn flush(
     level: u8,
 ) {
     let at = Remote { addr, rkey };
-    // The values of `enum ibv_placement_type` are bits, those of `enum ibv_selectivity_level` are
-    // 0 for a range and 1 for a region.
+    const BOTH: u8 = FLUSH_GLOBAL | FLUSH_PERSISTENT;
     // Bits that nobody has given a meaning are taken, as the kernel's software device does.
-    let kind = match kind & 3 {
-        2 => FlushKind::Persistent,
-        3 => FlushKind::Both,
+    let kind = match kind & BOTH {
+        FLUSH_PERSISTENT => FlushKind::Persistent,
+        BOTH => FlushKind::Both,
         _ => FlushKind::Global,
     };
     let op = Op::Flush {
         at,
         len: len as u64,
         kind,
-        whole: level == 1,
+        whole: level == FLUSH_MR,
     };
     // SAFETY: as above.
     unsafe { add(qp, op) };

@@ -38,8 +38,8 @@ bitflags! {
         const ZERO_BASED = 1 << 5;
         const ON_DEMAND = 1 << 6;
         const HUGETLB = 1 << 7;
-        const FLUSH_GLOBAL = 1 << 8;
-        const FLUSH_PERSISTENT = 1 << 9;
+        const FLUSH_GLOBAL = verbs_ext::ACCESS_FLUSH_GLOBAL as u32;
+        const FLUSH_PERSISTENT = verbs_ext::ACCESS_FLUSH_PERSISTENT as u32;
     }
 }
 

@@ -14,10 +14,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
-
-/// `IBV_WC_FLUSH` and `IBV_WC_ATOMIC_WRITE` of `infiniband/verbs.h`; older headers lack them.
-const WC_FLUSH: ibv_wc_opcode::Type = 8;
-const WC_ATOMIC_WRITE: ibv_wc_opcode::Type = 9;
+use verbs_ext::{WC_ATOMIC_WRITE, WC_FLUSH};
 
 /// The local memory of a work request.
 #[derive(Clone)]

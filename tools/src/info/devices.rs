@@ -6,6 +6,7 @@ use super::verbs::{self, Open};
 use crate::rpma::{Backing, Device, Memory, Peer, Region, Usage, sys};
 use serde::Serialize;
 use std::io;
+use verbs_ext::{ATOMIC_WRITE_SINCE, FLUSH_SINCE};
 
 /// One that libibverbs lists.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -81,7 +82,6 @@ impl DeviceReport {
     }
 
     fn fill(&mut self, device: &Open, release: Option<u32>) -> Result<(), Failure> {
-        // What the releases of rdma-core brought: ATOMIC WRITE with 44, FLUSH with 46.
         let since = |first| release.map(|release| release >= first);
         self.transport = device.transport();
         let facts = device
@@ -91,9 +91,9 @@ impl DeviceReport {
         self.limits = facts.limits;
         self.odp = facts.odp;
         self.flush.device = facts.flush;
-        self.flush.libibverbs = since(46);
+        self.flush.libibverbs = since(FLUSH_SINCE);
         self.atomic_write.device = facts.atomic_write;
-        self.atomic_write.libibverbs = since(44);
+        self.atomic_write.libibverbs = since(ATOMIC_WRITE_SINCE);
         self.ports = device.ports(facts.ports);
         self.try_out(device.device())
     }

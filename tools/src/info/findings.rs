@@ -9,6 +9,7 @@ use super::report::Report;
 use super::words::{bytes, cause};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
+use verbs_ext::{ATOMIC_WRITE_SINCE, FLUSH_SINCE};
 
 /// All of them, errors first.
 pub fn of(report: &Report) -> Vec<Finding> {
@@ -410,7 +411,7 @@ fn flush(report: &Report, device: &DeviceReport) -> Option<Finding> {
             report,
             device,
             device.flush,
-            (CODE, "the native FLUSH", 46),
+            (CODE, "the native FLUSH", FLUSH_SINCE),
         ));
     }
     let problem = "The device has no native FLUSH: librpma flushes by an RDMA READ, which makes \
@@ -458,7 +459,7 @@ fn atomic_write(report: &Report, device: &DeviceReport) -> Option<Finding> {
             report,
             device,
             device.atomic_write,
-            (CODE, "the native ATOMIC WRITE", 44),
+            (CODE, "the native ATOMIC WRITE", ATOMIC_WRITE_SINCE),
         ));
     }
     let problem = "The device has no native ATOMIC WRITE: librpma sends the 8 bytes as an ordinary \

@@ -13,6 +13,7 @@ use std::mem::{offset_of, zeroed};
 use std::net::Ipv6Addr;
 use std::ptr::{self, NonNull};
 use std::{io, slice};
+use verbs_ext::{DEVICE_ATOMIC_WRITE, DEVICE_FLUSH_GLOBAL, DEVICE_FLUSH_PERSISTENT};
 
 unsafe extern "C" {
     /// What `ibv_query_gid_table()` of `infiniband/verbs.h` is made of.
@@ -24,12 +25,6 @@ unsafe extern "C" {
         entry_size: usize,
     ) -> isize;
 }
-
-/// `IB_UVERBS_DEVICE_FLUSH_GLOBAL` and `IB_UVERBS_DEVICE_FLUSH_PERSISTENT` of
-/// `rdma/ib_user_verbs.h`, which older headers lack, as they do the next.
-const FLUSH: u64 = 1 << 38 | 1 << 39;
-/// `IB_UVERBS_DEVICE_ATOMIC_WRITE`
-const ATOMIC_WRITE: u64 = 1 << 40;
 
 /// A function in the extended table of a device, as the inline functions of `infiniband/verbs.h` find
 /// it: the table lies before the context if that says so, and is as long as it says.
@@ -156,8 +151,8 @@ impl Open {
         let with = |(_, flag): &(&str, odp)| rc & flag.0 != 0;
         Ok(Facts {
             firmware: firmware.to_string_lossy().into_owned(),
-            flush: has(FLUSH),
-            atomic_write: has(ATOMIC_WRITE),
+            flush: has(DEVICE_FLUSH_GLOBAL | DEVICE_FLUSH_PERSISTENT),
+            atomic_write: has(DEVICE_ATOMIC_WRITE),
             odp: Odp {
                 device: general(ibv_odp_general_caps::IBV_ODP_SUPPORT),
                 implicit: general(ibv_odp_general_caps::IBV_ODP_SUPPORT_IMPLICIT),

@@ -9,17 +9,10 @@ use rdma_sys::{
 };
 use std::ffi::c_int;
 use std::mem::zeroed;
-
-/// `IB_UVERBS_DEVICE_FLUSH_GLOBAL`, `rdma/ib_user_verbs.h`.
-pub const DEVICE_FLUSH_GLOBAL: u64 = 1 << 38;
-/// `IB_UVERBS_DEVICE_FLUSH_PERSISTENT`, `rdma/ib_user_verbs.h`.
-pub const DEVICE_FLUSH_PERSISTENT: u64 = 1 << 39;
-/// `IB_UVERBS_DEVICE_ATOMIC_WRITE`, `rdma/ib_user_verbs.h`.
-pub const DEVICE_ATOMIC_WRITE: u64 = 1 << 40;
-/// `IBV_QP_EX_WITH_FLUSH`, `infiniband/verbs.h`; older headers lack these two.
-pub const WITH_FLUSH: u64 = 1 << 11;
-/// `IBV_QP_EX_WITH_ATOMIC_WRITE`, `infiniband/verbs.h`.
-pub const WITH_ATOMIC_WRITE: u64 = 1 << 12;
+use verbs_ext::{
+    DEVICE_ATOMIC_WRITE, DEVICE_FLUSH_GLOBAL, DEVICE_FLUSH_PERSISTENT, QP_EX_WITH_ATOMIC_WRITE,
+    QP_EX_WITH_FLUSH,
+};
 
 /// All of it; the older query gives its `orig_attr`.
 pub fn attributes(settings: &Settings) -> ibv_device_attr_ex {
@@ -95,8 +88,8 @@ pub fn send_ops(settings: &Settings) -> u64 {
     [
         (true, u64::from(of_all.0)),
         (!settings.iwarp, u64::from(atomics.0)),
-        (settings.flush, WITH_FLUSH),
-        (settings.atomic_write, WITH_ATOMIC_WRITE),
+        (settings.flush, QP_EX_WITH_FLUSH),
+        (settings.atomic_write, QP_EX_WITH_ATOMIC_WRITE),
     ]
     .iter()
     .filter(|(has, _)| *has)
