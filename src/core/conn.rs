@@ -1,7 +1,7 @@
-use super::conn_req::Link;
-use super::ep::{ack_failed, create_event_channel, next_event};
 use super::error::{Steps, failed, room};
+use super::events::{ack_failed, create_event_channel, next_event};
 use super::flush::{Flush, RAW_LEN};
+use super::link::Link;
 use super::{Cq, Error, LocalRange, Peer, PeerCfg, PrivateData, RemoteRange, Result, Usage};
 use crate::verbs::{
     CmId, Errno, EventChannel, EventKind, FlushKind, NativeAtomicWrite, NativeFlush, RecvWr,

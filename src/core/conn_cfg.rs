@@ -1,10 +1,7 @@
 use super::Srq;
-use std::ffi::c_int;
+use super::device::DEFAULT_TIMEOUT_MS;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering::Relaxed};
-
-/// How long an address is looked for if nothing else is said: `RPMA_DEFAULT_TIMEOUT_MS`.
-pub const DEFAULT_TIMEOUT_MS: c_int = 1000;
 
 /// How a connection is made. Each member may be read and set by any thread.
 pub struct ConnCfg {

@@ -1,10 +1,12 @@
-use super::conn_cfg::DEFAULT_TIMEOUT_MS;
 use super::error::failed;
 use super::remedy::Remedy;
 use super::{Error, Result};
 use crate::verbs::{AddrInfo, CmId, Context, Resolve};
 use std::ffi::{CStr, c_int};
 use std::fmt;
+
+/// How long an address is looked for if nothing else is said: `RPMA_DEFAULT_TIMEOUT_MS`.
+pub const DEFAULT_TIMEOUT_MS: c_int = 1000;
 
 /// On which side of a connection a device is looked for.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -1,8 +1,9 @@
-use super::conn_req::Equipment;
 use super::device::{Shown, bind, lookup};
 use super::error::{Steps, failed, room};
+use super::events::{ack_failed, create_event_channel, next_event};
+use super::link::Equipment;
 use super::{ConnCfg, ConnReq, Error, Peer, PrivateData, Result};
-use crate::verbs::{CmEvent, CmId, Errno, EventChannel, EventKind, Resolve};
+use crate::verbs::{CmId, EventChannel, EventKind, Resolve};
 use std::ffi::{CStr, c_int};
 use std::ptr::NonNull;
 
@@ -90,21 +91,4 @@ impl Ep {
             }
         }
     }
-}
-
-pub fn create_event_channel() -> Result<EventChannel> {
-    EventChannel::create().map_err(failed!("rdma_create_event_channel"))
-}
-
-/// The next event; none is no fault, whether nothing came (ENODATA) or a
-/// non-blocking descriptor has nothing (EAGAIN).
-pub fn next_event(events: &EventChannel) -> Result<CmEvent> {
-    events.next_event().map_err(|errno| match errno {
-        Errno(libc::ENODATA | libc::EAGAIN) => Error::NO_EVENT,
-        errno => failed!("rdma_get_cm_event")(errno),
-    })
-}
-
-pub fn ack_failed(errno: Errno) -> Error {
-    failed!("rdma_ack_cm_event")(errno)
 }

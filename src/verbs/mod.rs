@@ -13,17 +13,16 @@ mod device;
 mod errno;
 mod memory;
 mod qp;
+mod wr;
 
 pub use cm::{AddrInfo, CmEvent, CmId, EventChannel, EventKind, LookupError, Resolve, Unanswered};
 pub use cq::{CompChannel, Cq, Srq};
 pub use device::{Capabilities, Context, Limits};
 pub use errno::Errno;
 pub use memory::{Access, Mr, Pd};
-pub use qp::{
-    FlushKind, NativeAtomicWrite, NativeFlush, Qp, QpAttr, RecvWr, Remote, SendFlags, SendOp,
-    SendOps, SendWr, Sge,
-};
+pub use qp::{FlushKind, NativeAtomicWrite, NativeFlush, Qp, QpAttr, SendOps};
 pub use rdma_sys::{ibv_context, ibv_wc};
+pub use wr::{RecvWr, Remote, SendFlags, SendOp, SendWr, Sge};
 
 /// Defines an owning wrapper of a verbs object whose release returns an errno.
 macro_rules! owned {
