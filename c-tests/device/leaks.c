@@ -96,7 +96,7 @@ static struct counts settled(void)
 {
 	struct counts then = count(), now;
 
-	for (int quiet = 0; quiet < (of_software != NULL ? 20 : 1); quiet++, then = now) {
+	for (int quiet = 0; quiet < (of_software != NULL ? 10 : 1); quiet++, then = now) {
 		poll(NULL, 0, 10);
 		now = count();
 		if (less(&now, &then))

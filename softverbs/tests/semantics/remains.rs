@@ -4,7 +4,7 @@ use crate::common::*;
 use rdma_sys::*;
 use softverbs::exports::cm::{rdma_create_qp, rdma_resolve_route};
 use std::ffi::c_int;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How far a connection gets before it ends.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
@@ -120,11 +120,13 @@ fn nothing_is_left_wherever_a_connection_ends() {
 
 /// What there is, once nothing has gone any more in that many looks.
 fn settled() -> [usize; 7] {
-    const LOOKS: u32 = 1000;
+    const LOOKS: u32 = 20;
     let (mut last, mut looks) = (all_there_is(), 0);
     until("the number of objects stays the same", || {
         let now = all_there_is();
         looks = if now == last { looks + 1 } else { 0 };
+        // Whoever has something to release has its turn in between.
+        std::thread::sleep(Duration::from_millis(1));
         last = now;
         looks > LOOKS
     });
@@ -145,7 +147,7 @@ fn nothing_more_than(before: [usize; 7], what: &str) {
             Instant::now() < end,
             "{what}: {now:?} where there was {before:?}; ids, qps, cqs, mrs, pds, srqs, fds"
         );
-        std::thread::yield_now();
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -681,8 +681,18 @@ fn servers_socket(connection: &Connection) -> RawFd {
 }
 
 /// After so many looks on end at which nothing has changed, nothing will: what could change it has
-/// had its turn in between.
-const LOOKS: u32 = 2000;
+/// had its turn in between, since each look waits a little for a change.
+const LOOKS: u32 = 50;
+
+/// What poll(2) says of a socket, now or when that changes soon.
+fn ready_soon(fd: RawFd, events: i16) -> bool {
+    let mut one = libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    };
+    c!(libc::poll(&mut one, 1, 1)) != 0
+}
 
 /// Reads until nothing is there, and nothing on its way.
 fn read_all_there_is(connection: &mut Connection) {
@@ -690,16 +700,15 @@ fn read_all_there_is(connection: &mut Connection) {
     let peer = &mut connection.peer.0;
     let mut buffer = [0; 65_536];
     let mut empty = 0;
-    peer.set_nonblocking(true).unwrap();
     until("all has been read", || {
         let mut on_its_way: libc::c_int = 0;
         let asked = c!(libc::ioctl(server, libc::TIOCOUTQ, &mut on_its_way));
         good("ioctl", asked);
-        let more = peer.read(&mut buffer).is_ok_and(|n| n > 0);
+        let there = ready_soon(peer.as_raw_fd(), libc::POLLIN);
+        let more = there && peer.read(&mut buffer).is_ok_and(|n| n > 0);
         empty = if more || on_its_way > 0 { 0 } else { empty + 1 };
         empty > LOOKS
     });
-    peer.set_nonblocking(false).unwrap();
 }
 
 /// Waits until the server's socket takes no more.
@@ -707,12 +716,7 @@ fn until_it_waits(connection: &Connection) {
     let fd = servers_socket(connection);
     let mut full = 0;
     until("nothing more fits into the socket", || {
-        let mut one = libc::pollfd {
-            fd,
-            events: libc::POLLOUT,
-            revents: 0,
-        };
-        let takes = c!(libc::poll(&mut one, 1, 0)) != 0;
+        let takes = ready_soon(fd, libc::POLLOUT);
         full = if takes { 0 } else { full + 1 };
         full > LOOKS
     });
