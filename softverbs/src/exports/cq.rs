@@ -1,6 +1,6 @@
 //! Completion channels and queues.
 
-use super::{errno, minus_one, pointer};
+use super::returns::{errno, minus_one, pointer};
 use crate::objects::alive::{Alive, Kind};
 use crate::objects::cq::{Armed, CompChannel, Cq, CqHandle};
 use crate::objects::device::{Context, limits};
@@ -110,9 +110,10 @@ fn size_of_queue(cqe: c_int) -> Result<usize, i32> {
 
 /// # Safety
 /// The handle is one of [`ibv_create_cq`].
-pub(super) unsafe fn cq_of<'a>(cq: *mut ibv_cq) -> &'a CqHandle {
-    // SAFETY: as the caller promises.
-    unsafe { &*cq.cast() }
+pub(super) unsafe fn cq_of<'a>(cq: *mut ibv_cq) -> &'a Arc<Cq> {
+    // SAFETY: as the caller promises. The reference leaves out the structure that C sees, whose
+    // `cqe` another thread may change.
+    unsafe { &(*cq.cast::<CqHandle>()).cq }
 }
 
 /// # Safety
@@ -121,13 +122,13 @@ pub(super) unsafe fn cq_of<'a>(cq: *mut ibv_cq) -> &'a CqHandle {
 pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        let handle = cq_of(cq);
-        if handle.cq.is_used() {
+        let of = cq_of(cq);
+        if of.is_used() {
             return errno(Err(libc::EBUSY));
         }
-        handle.cq.close();
-        Context::of(handle.abi.context).forget(cq.cast());
-        let channel: *mut CompChannel = handle.abi.channel.cast();
+        of.close();
+        Context::of((*cq).context).forget(cq.cast());
+        let channel: *mut CompChannel = (*cq).channel.cast();
         if !channel.is_null() {
             users(channel).fetch_sub(1, Ordering::AcqRel);
         }
@@ -141,8 +142,8 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     // SAFETY: as the caller promises.
-    let handle = unsafe { cq_of(cq) };
-    let result = size_of_queue(cqe).and_then(|size| handle.cq.resize(size));
+    let of = unsafe { cq_of(cq) };
+    let result = size_of_queue(cqe).and_then(|size| of.resize(size));
     if result.is_ok() {
         // SAFETY: as the caller promises.
         unsafe { (*cq).cqe = cqe };
@@ -179,7 +180,7 @@ pub unsafe extern "C" fn ibv_get_cq_event(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, n: c_uint) {
     // SAFETY: as the caller promises.
-    unsafe { cq_of(cq) }.cq.handed.back(n);
+    unsafe { cq_of(cq) }.handed.back(n);
 }
 
 /// # Safety
@@ -189,7 +190,7 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, n: c_int, wc: *mut ibv_wc) -> 
         return -libc::EINVAL;
     };
     // SAFETY: as the caller promises.
-    match unsafe { (*cq.cast::<CqHandle>()).cq.poll(wc, n) } {
+    match unsafe { cq_of(cq).poll(wc, n) } {
         Some(n) => n as c_int,
         None => -libc::EIO,
     }
@@ -204,7 +205,7 @@ pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -
         Armed::All
     };
     // SAFETY: as the caller promises.
-    unsafe { cq_of(cq) }.cq.arm(armed);
+    unsafe { cq_of(cq) }.arm(armed);
     0
 }
 

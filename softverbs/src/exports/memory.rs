@@ -7,8 +7,7 @@ use rdma_sys::{
 };
 use rustix::io::Errno;
 
-use super::unsupported::set_errno;
-use super::{errno, pointer};
+use super::returns::{errno, pointer, set_errno};
 use crate::objects::memory::{Mr, Pd, Prefetch};
 use crate::settings::Settings;
 

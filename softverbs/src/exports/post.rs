@@ -1,9 +1,8 @@
 //! Requests, posted as lists.
 
-use super::errno;
-use super::qp::{batch_of, endpoint_of};
+use super::qp::{at_endpoint, batch_of, endpoint_of};
+use super::returns::{errno, set_errno};
 use super::srq::srq_of;
-use super::unsupported::set_errno;
 use crate::frames::{AtomicOp, MAX_MESSAGE, Remote};
 use crate::objects::device::limits;
 use crate::objects::endpoint::Batch;
@@ -48,14 +47,17 @@ pub unsafe extern "C" fn post_recv(
 ) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        let endpoint = endpoint_of(qp);
-        let wqes = recv_list(wr).map(|wr| recv_wqe(&*wr, limits::MAX_SGE));
-        let composed = endpoint.is_composed_here().then(|| batch_of(qp));
-        let result = match composed {
-            Some(Some(batch)) => batch.post_recv(wqes),
-            _ => endpoint.post_recv(wqes),
+        let wqes = || recv_list(wr).map(|wr| recv_wqe(&*wr, limits::MAX_SGE));
+        let composed = endpoint_of(qp).is_composed_here();
+        let result = match composed.then(|| batch_of(qp)) {
+            Some(Some(batch)) => Ok(batch.post_recv(wqes())),
+            // What is wrong after the first has been posted is not tried again.
+            _ => at_endpoint(qp, |endpoint| match endpoint.post_recv(wqes()) {
+                Err((0, error)) => Err((0, error)),
+                result => Ok(result),
+            }),
         };
-        match result {
+        match result.and_then(|result| result) {
             Ok(()) => 0,
             Err((posted, error)) => {
                 *bad = recv_list(wr).nth(posted).unwrap_or(wr);
@@ -74,7 +76,7 @@ pub unsafe extern "C" fn post_srq_recv(
 ) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        let srq = &srq_of(srq).srq;
+        let srq = srq_of(srq);
         let mut result = Ok(());
         for wr in recv_list(wr) {
             result = recv_wqe(&*wr, srq.max_sge).and_then(|wqe| srq.post(wqe));
@@ -174,7 +176,7 @@ pub unsafe extern "C" fn post_send(
 ) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        let mut batch = match Batch::new(endpoint_of(qp)) {
+        let mut batch = match at_endpoint(qp, Batch::new) {
             Ok(batch) => batch,
             Err(error) => {
                 *bad = wr;

@@ -1,15 +1,15 @@
 //! Queue pairs.
 
-use super::cm::is_peer;
 use super::cq::cq_of;
+use super::returns::{errno, pointer};
 use super::srq::srq_of;
-use super::{errno, pointer, wr};
+use super::wr;
 use crate::engine;
 use crate::objects::alive::{Alive, Kind};
 use crate::objects::cm::CmEvent;
 use crate::objects::device::attributes::send_ops;
-use crate::objects::device::{Context, limits};
-use crate::objects::endpoint::{Batch, Endpoint};
+use crate::objects::device::{Context, limits, port};
+use crate::objects::endpoint::{Batch, Endpoint, Phase, State};
 use crate::objects::events::EventQueue;
 use crate::objects::memory::Pd;
 use crate::objects::qp::{Qp, QpInit};
@@ -20,28 +20,107 @@ use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::mem::zeroed;
 use std::ptr;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// A queue pair as C sees it. Several threads use it at once, each its own members: there is no
 /// reference to all of it.
 #[repr(C)]
 struct QpHandle {
     abi: wr::QpAbi,
-    endpoint: Arc<Endpoint>,
-    /// It was made for the extended interface.
-    extended: bool,
+    parts: QpParts,
     init: ibv_qp_init_attr,
     _alive: Alive,
     /// What is being posted by the extended interface.
     batch: Option<Batch<'static>>,
 }
 
+/// What several threads look at.
+struct QpParts {
+    /// Where the queue pair is: points into the last of `endpoints`.
+    endpoint: AtomicPtr<Endpoint>,
+    /// Where it is, and where it was before connection management moved it. These are kept because
+    /// a thread that posts may have one of them before it. They are as many as the connections that
+    /// the queue pair was used for.
+    endpoints: Mutex<Vec<Arc<Endpoint>>>,
+    /// It was made for the extended interface.
+    extended: bool,
+}
+
+impl QpParts {
+    fn new(endpoint: Arc<Endpoint>, extended: bool) -> Self {
+        QpParts {
+            endpoint: AtomicPtr::new(Arc::as_ptr(&endpoint).cast_mut()),
+            endpoints: Mutex::new(vec![endpoint]),
+            extended,
+        }
+    }
+
+    /// # Safety
+    /// The queue pair is one of this library's, and is not destroyed as long as this is used.
+    unsafe fn of<'a>(qp: *mut QpHandle) -> &'a Self {
+        // SAFETY: as the caller promises; nothing here is changed but by shared references.
+        unsafe { &(*qp).parts }
+    }
+
+    fn endpoint(&self) -> &Endpoint {
+        // SAFETY: it is one of `endpoints`, which stay as long as this does.
+        unsafe { &*self.endpoint.load(Ordering::Acquire) }
+    }
+
+    fn set_endpoint(&self, endpoint: Arc<Endpoint>) {
+        let at = Arc::as_ptr(&endpoint).cast_mut();
+        let mut endpoints = lock(&self.endpoints);
+        endpoints.push(endpoint);
+        self.endpoint.store(at, Ordering::Release);
+    }
+}
+
+/// Where the queue pair is.
+///
 /// # Safety
-/// The queue pair is one of this library's.
-pub(super) unsafe fn endpoint_of<'a>(qp: *mut ibv_qp) -> &'a Arc<Endpoint> {
+/// The queue pair is one of this library's, and is not destroyed as long as this is used.
+pub(super) unsafe fn endpoint_of<'a>(qp: *mut ibv_qp) -> &'a Endpoint {
     // SAFETY: as the caller promises.
-    unsafe { &(*qp.cast::<QpHandle>()).endpoint }
+    unsafe { QpParts::of(qp.cast()) }.endpoint()
+}
+
+/// Does something at the endpoint where the queue pair is; once more if that failed because the
+/// queue pair was moved to another one meanwhile.
+///
+/// # Safety
+/// As of [`endpoint_of`].
+pub(super) unsafe fn at_endpoint<'a, T, E>(
+    qp: *mut ibv_qp,
+    mut act: impl FnMut(&'a Endpoint) -> Result<T, E>,
+) -> Result<T, E> {
+    loop {
+        // SAFETY: as the caller promises.
+        let endpoint = unsafe { endpoint_of(qp) };
+        let result = act(endpoint);
+        // SAFETY: as above.
+        if result.is_ok() || ptr::eq(endpoint, unsafe { endpoint_of(qp) }) {
+            return result;
+        }
+    }
+}
+
+/// Locks the endpoint where the queue pair is. Fails if it has none, which is so in a child process
+/// or after it was destroyed.
+///
+/// # Safety
+/// As of [`endpoint_of`].
+unsafe fn lock_with_qp<'a>(qp: *mut ibv_qp) -> Result<(&'a Endpoint, MutexGuard<'a, State>), i32> {
+    let locked = |endpoint: &'a Endpoint| {
+        let state = endpoint.lock();
+        if state.qp.is_some() {
+            Ok((endpoint, state))
+        } else {
+            Err(libc::EINVAL)
+        }
+    };
+    // SAFETY: as the caller promises.
+    unsafe { at_endpoint(qp, locked) }
 }
 
 /// # Safety
@@ -106,9 +185,9 @@ pub(super) unsafe fn create_qp(
     let (pd_of, send_cq, recv_cq, srq) = unsafe {
         (
             Pd::from_raw(pd),
-            cq_of(attr.send_cq).cq.clone(),
-            cq_of(attr.recv_cq).cq.clone(),
-            (!attr.srq.is_null()).then(|| srq_of(attr.srq).srq.clone()),
+            cq_of(attr.send_cq).clone(),
+            cq_of(attr.recv_cq).clone(),
+            (!attr.srq.is_null()).then(|| srq_of(attr.srq).clone()),
         )
     };
     let num = new_qp_num();
@@ -150,8 +229,7 @@ pub(super) unsafe fn create_qp(
     base.state = ibv_qp_state::IBV_QPS_RESET;
     let handle = QpHandle {
         abi: wr::QpAbi::new(base, ops.unwrap_or(0)),
-        endpoint: endpoint.clone(),
-        extended: ops.is_some(),
+        parts: QpParts::new(endpoint.clone(), ops.is_some()),
         init: *attr,
         _alive: Alive::new(Kind::Qp),
         batch: None,
@@ -160,6 +238,7 @@ pub(super) unsafe fn create_qp(
     if let Some(qp) = &mut endpoint.lock().qp {
         qp.handle = handle.into();
     }
+    lock(&QPS).insert(num, handle.expose_provenance());
     Ok(handle)
 }
 
@@ -168,27 +247,24 @@ pub(super) unsafe fn create_qp(
 pub(super) unsafe fn set_state(qp: *mut ibv_qp, new: ibv_qp_state::Type) {
     // SAFETY: as the caller promises.
     unsafe {
-        if let Some(qp) = &mut endpoint_of(qp).lock().qp {
+        if let Ok((_, mut state)) = lock_with_qp(qp)
+            && let Some(qp) = &mut state.qp
+        {
             qp.state = new;
         }
         (*qp).state = new;
     }
 }
 
-/// The queue pairs that were made without a cm id, by number. One of them is connected by an id
-/// whose program names it when it connects or accepts.
-pub(super) static LOOSE: Mutex<BTreeMap<u32, usize>> = Mutex::new(BTreeMap::new());
+/// The queue pairs that have not been destroyed, by number, as addresses of their handles.
+pub type Qps = BTreeMap<u32, usize>;
 
-/// Makes a queue pair without an id, as yet.
-///
-/// # Safety
-/// As of [`create_qp`].
-unsafe fn create_loose(
-    pd: *mut ibv_pd,
-    attr: &mut ibv_qp_init_attr,
-    ops: Option<u64>,
-) -> Result<*mut ibv_qp, i32> {
-    /// Nothing comes for them until they have an id.
+/// Held while a queue pair moves from one endpoint to another, so that it does not do so twice at
+/// once and is not destroyed meanwhile.
+pub(super) static QPS: Mutex<Qps> = Mutex::new(BTreeMap::new());
+
+/// A new endpoint for a queue pair that no id has. Nothing comes for it until an id has it.
+fn endpoint_without_id() -> Result<Arc<Endpoint>, i32> {
     static NOBODY: OnceLock<Arc<EventQueue<CmEvent>>> = OnceLock::new();
     engine::start().map_err(|error| errno_of(&error))?;
     let events = match NOBODY.get() {
@@ -198,41 +274,190 @@ unsafe fn create_loose(
             NOBODY.get_or_init(|| Arc::new(events))
         }
     };
-    let endpoint = Endpoint::new(events.clone());
-    // SAFETY: as the caller promises.
-    let qp = unsafe { create_qp(&endpoint, pd, attr, ops)? };
-    // SAFETY: made just now.
-    let num = unsafe { (*qp).qp_num };
-    lock(&LOOSE).insert(num, qp.expose_provenance());
-    Ok(qp)
+    Ok(Endpoint::new(events.clone()))
 }
 
-/// Gives an endpoint the queue pair of that number, which was made without one.
-pub(super) fn adopt(endpoint: &Arc<Endpoint>, num: u32) -> Result<(), i32> {
-    let loose = lock(&LOOSE);
-    let qp = *loose.get(&num).ok_or(libc::EINVAL)?;
-    let handle: *mut QpHandle = ptr::with_exposed_provenance_mut(qp);
-    // SAFETY: those in the list have not been destroyed; the program does not use one while it is
-    // named to be connected.
-    let place = unsafe { &mut (*handle).endpoint };
-    if Arc::ptr_eq(place, endpoint) {
+/// Makes a queue pair without an id, as yet.
+///
+/// # Safety
+/// As of [`create_qp`].
+unsafe fn create_without_id(
+    pd: *mut ibv_pd,
+    attr: &mut ibv_qp_init_attr,
+    ops: Option<u64>,
+) -> Result<*mut ibv_qp, i32> {
+    // SAFETY: as the caller promises.
+    unsafe { create_qp(&endpoint_without_id()?, pd, attr, ops) }
+}
+
+/// Whether an endpoint has a connection, or asks for one, that its queue pair is needed for.
+fn needs_qp(phase: Phase) -> bool {
+    matches!(
+        phase,
+        Phase::Connecting
+            | Phase::RequestSent
+            | Phase::ReplyReceived
+            | Phase::Accepted
+            | Phase::Established
+            | Phase::DisconnectSent
+    )
+}
+
+/// Moves a queue pair to an endpoint that has none.
+///
+/// # Safety
+/// The queue pair is in `QPS`, which the caller has locked.
+unsafe fn move_to(qp: *mut QpHandle, to: &Arc<Endpoint>) -> Result<(), i32> {
+    // SAFETY: those in the map are not destroyed while it is locked.
+    let handle = unsafe { QpParts::of(qp) };
+    let from = handle.endpoint().arc();
+    if Arc::ptr_eq(&from, to) {
         return Ok(());
     }
-    let before = std::mem::replace(place, endpoint.clone());
-    let Some(of) = before.lock().qp.take() else {
+    // Both are locked, so that the queue pair is always at the endpoint that the handle names. No
+    // other thread waits for one of them with the other locked: only here, under the lock of the
+    // map, are endpoints locked that do not listen, with another one locked.
+    let mut from_state = from.lock();
+    let mut to_state = to.lock();
+    if needs_qp(from_state.phase) || to_state.qp.is_some() {
+        return Err(libc::EINVAL);
+    }
+    let Some(of) = from_state.qp.take() else {
         return Err(libc::EINVAL);
     };
+    from_state.program_moves_qp = false;
     let cqs = [of.init.send_cq.clone(), of.init.recv_cq.clone()];
-    let mut state = endpoint.lock();
-    state.qp = Some(of);
-    state.program_moves_qp = true;
-    drop(state);
-    for cq in cqs {
-        cq.detach(&before);
-        cq.detach(endpoint);
-        cq.attach(endpoint);
+    to_state.qp = Some(of);
+    handle.set_endpoint(to.clone());
+    drop((from_state, to_state));
+    let one = Arc::ptr_eq(&cqs[0], &cqs[1]);
+    for cq in cqs.iter().take(if one { 1 } else { 2 }) {
+        // In this order it is never without a user.
+        cq.attach(to);
+        cq.detach(&from);
     }
     Ok(())
+}
+
+/// Takes an endpoint's queue pair away from it, if it has one.
+fn part_locked(qps: &Qps, endpoint: &Arc<Endpoint>) -> Result<(), i32> {
+    let num = endpoint.lock().qp.as_ref().map(|qp| qp.init.num);
+    match num.and_then(|num| qps.get(&num)) {
+        // SAFETY: it is in the map, which is locked.
+        Some(qp) => unsafe {
+            move_to(
+                ptr::with_exposed_provenance_mut(*qp),
+                &endpoint_without_id()?,
+            )
+        },
+        None => Ok(()),
+    }
+}
+
+/// Takes an endpoint's queue pair away from it, if it has one: the program has taken it out of its
+/// id.
+pub(super) fn part(endpoint: &Arc<Endpoint>) -> Result<(), i32> {
+    part_locked(&lock(&QPS), endpoint)
+}
+
+/// Gives an endpoint the queue pair of that number. The program moves it from state to state.
+pub(super) fn name(endpoint: &Arc<Endpoint>, num: u32) -> Result<(), i32> {
+    let qps = lock(&QPS);
+    let qp: *mut QpHandle = match qps.get(&num) {
+        Some(qp) => ptr::with_exposed_provenance_mut(*qp),
+        None => return Err(libc::EINVAL),
+    };
+    give(&qps, endpoint, qp)?;
+    endpoint.lock().program_moves_qp = true;
+    Ok(())
+}
+
+/// Gives an endpoint the queue pair that its id has. Connection management moves it from state to
+/// state.
+///
+/// # Safety
+/// The queue pair is one of this library's.
+pub(super) unsafe fn associate(endpoint: &Arc<Endpoint>, qp: *mut ibv_qp) -> Result<(), i32> {
+    give(&lock(&QPS), endpoint, qp.cast())?;
+    endpoint.lock().program_moves_qp = false;
+    Ok(())
+}
+
+fn give(qps: &Qps, endpoint: &Arc<Endpoint>, qp: *mut QpHandle) -> Result<(), i32> {
+    // SAFETY: as of the callers: it has not been destroyed, and is not while the map is locked.
+    if ptr::eq(unsafe { QpParts::of(qp) }.endpoint(), &**endpoint) {
+        return Ok(());
+    }
+    part_locked(qps, endpoint)?;
+    // SAFETY: as above.
+    unsafe { move_to(qp, endpoint) }
+}
+
+/// Brings the queue pair of an endpoint, whose program left that to connection management, to where
+/// it can be connected from: as the kernel does it, from RESET or INIT and from no other state.
+pub(super) fn initialize(state: &mut State) -> Result<(), i32> {
+    use ibv_qp_state::{IBV_QPS_INIT, IBV_QPS_RESET};
+    if state.program_moves_qp {
+        return Ok(());
+    }
+    let Some(qp) = &mut state.qp else {
+        return Ok(());
+    };
+    if !matches!(qp.state, IBV_QPS_RESET | IBV_QPS_INIT) {
+        return Err(libc::EINVAL);
+    }
+    qp.state = IBV_QPS_INIT;
+    Ok(())
+}
+
+/// What `ibv_query_qp` tells of a queue pair that connection management has connected.
+pub(super) fn set_ack_timeout(state: &mut State, timeout: u8) {
+    if !state.program_moves_qp
+        && let Some(qp) = &mut state.qp
+    {
+        qp.timeout = timeout;
+    }
+}
+
+/// The other sides that programs have asked how to reach, by the token of the endpoint that knows
+/// them: the number of the queue pair, and the GID.
+pub type Reachable = BTreeMap<u64, (u32, [u8; 16])>;
+
+/// A queue pair that no id has yet can be made ready for one of them.
+pub(super) static REACHABLE: Mutex<Reachable> = Mutex::new(BTreeMap::new());
+
+/// The GID of who is at an endpoint's other end.
+fn remote_gid(state: &State) -> Option<[u8; 16]> {
+    let gid = port::gid(state.remote?.ip());
+    // SAFETY: a GID consists of bytes.
+    Some(unsafe { gid.raw })
+}
+
+/// The program asks how to reach the other side of an endpoint's connection.
+pub(super) fn note_reachable(endpoint: &Endpoint) {
+    let to = {
+        let state = endpoint.lock();
+        remote_gid(&state).map(|gid| (state.theirs.qp_num, gid))
+    };
+    if let Some(to) = to {
+        lock(&REACHABLE).insert(endpoint.token, to);
+    }
+}
+
+/// An endpoint's id is destroyed.
+pub(super) fn forget_reachable(endpoint: &Endpoint) {
+    lock(&REACHABLE).remove(&endpoint.token);
+}
+
+/// Whether connection management has to do with that other side: of a queue pair whose endpoint has
+/// a connection, it must be that connection's.
+fn is_reachable(state: &State, asked: bool, to: (u32, [u8; 16])) -> bool {
+    match state.phase {
+        Phase::Requested | Phase::ReplyReceived | Phase::Accepted | Phase::Established => {
+            remote_gid(state).is_some_and(|gid| (state.theirs.qp_num, gid) == to)
+        }
+        _ => asked,
+    }
 }
 
 /// # Safety
@@ -248,7 +473,7 @@ pub unsafe extern "C" fn create_qp_ex(
             return Err(libc::EINVAL);
         }
         // SAFETY: as the caller promises.
-        let qp = unsafe { create_loose(pd, &mut basic, ops) };
+        let qp = unsafe { create_without_id(pd, &mut basic, ops) };
         attr.cap = basic.cap;
         qp
     }))
@@ -287,7 +512,7 @@ pub unsafe extern "C" fn ibv_create_qp(
     attr: *mut ibv_qp_init_attr,
 ) -> *mut ibv_qp {
     // SAFETY: as the caller promises.
-    pointer(unsafe { create_loose(pd, &mut *attr, None) })
+    pointer(unsafe { create_without_id(pd, &mut *attr, None) })
 }
 
 /// # Safety
@@ -301,7 +526,10 @@ pub unsafe extern "C" fn ibv_query_qp(
 ) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        let state = endpoint_of(qp).lock();
+        let state = match lock_with_qp(qp) {
+            Ok((_, state)) => state,
+            Err(error) => return errno(Err(error)),
+        };
         let Some(of) = &state.qp else {
             return errno(Err(libc::EINVAL));
         };
@@ -393,15 +621,22 @@ pub unsafe extern "C" fn ibv_modify_qp(
     type M = ibv_qp_attr_mask;
     // SAFETY: as the caller promises.
     unsafe {
-        let endpoint = endpoint_of(qp);
-        let mut state = endpoint.lock();
+        let mask = mask as u32;
+        let has = |bits: M| mask & bits.0 == bits.0;
+        let attr = &*attr;
+        let ready_to_receive = has(M::IBV_QP_STATE) && attr.qp_state == IBV_QPS_RTR;
+        let to_peer = (attr.dest_qp_num, attr.ah_attr.grh.dgid.raw);
+        // Looked up before the endpoint is locked.
+        let asked = ready_to_receive && lock(&REACHABLE).values().any(|one| *one == to_peer);
+        let (endpoint, mut state) = match lock_with_qp(qp) {
+            Ok(locked) => locked,
+            Err(error) => return errno(Err(error)),
+        };
+        let reachable = is_reachable(&state, asked, to_peer);
         let state = &mut *state;
         let Some(of) = &mut state.qp else {
             return errno(Err(libc::EINVAL));
         };
-        let mask = mask as u32;
-        let has = |bit: M| mask & bit.0 != 0;
-        let attr = &*attr;
         let (from, moves) = (of.state, has(M::IBV_QP_STATE));
         let to = if moves { attr.qp_state } else { from };
         if mask & !KNOWN_ATTRIBUTES != 0 {
@@ -421,10 +656,10 @@ pub unsafe extern "C" fn ibv_modify_qp(
             return errno(Err(libc::EINVAL));
         }
         if (from, to) == (IBV_QPS_INIT, IBV_QPS_RTR) {
-            if !has(M::IBV_QP_DEST_QPN) {
+            if !has(M::IBV_QP_DEST_QPN | M::IBV_QP_AV) {
                 return errno(Err(libc::EINVAL));
             }
-            if !is_peer(attr.dest_qp_num) {
+            if !reachable || attr.ah_attr.is_global == 0 {
                 // No connection management has to do with that one.
                 return errno(Err(libc::EOPNOTSUPP));
             }
@@ -468,18 +703,21 @@ pub unsafe extern "C" fn ibv_modify_qp(
 pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        lock(&LOOSE).remove(&(*qp).qp_num);
-        let handle = Box::from_raw(qp.cast::<QpHandle>());
-        let endpoint = &handle.endpoint;
-        let mut state = endpoint.lock();
+        // From now on it is not moved to another endpoint.
+        lock(&QPS).remove(&(*qp).qp_num);
+        let (endpoint, mut state) = match lock_with_qp(qp) {
+            Ok(locked) => locked,
+            Err(error) => return errno(Err(error)),
+        };
         let Some(of) = state.qp.take() else {
             return errno(Err(libc::EINVAL));
         };
         state.pump(endpoint);
         state.watch(endpoint);
         drop(state);
-        of.init.send_cq.detach(endpoint);
-        of.init.recv_cq.detach(endpoint);
+        let endpoint = endpoint.arc();
+        of.init.send_cq.detach(&endpoint);
+        of.init.recv_cq.detach(&endpoint);
         of.init.send_cq.forget(of.init.num);
         of.init.recv_cq.forget(of.init.num);
         if let Some(srq) = &of.init.srq {
@@ -487,6 +725,7 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         }
         of.init.domain.detach();
         Context::of((*qp).context).forget(qp.cast());
+        drop(Box::from_raw(qp.cast::<QpHandle>()));
     }
     0
 }
@@ -496,7 +735,7 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     // SAFETY: as the caller promises.
-    if unsafe { (*qp.cast::<QpHandle>()).extended } {
+    if unsafe { QpParts::of(qp.cast()) }.extended {
         qp.cast()
     } else {
         ptr::null_mut()

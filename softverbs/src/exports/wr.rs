@@ -1,14 +1,14 @@
 //! The extended interface to post requests: `ibv_wr_start` and what follows it.
 
-use super::qp::{batch_of, endpoint_of};
+use super::qp::{at_endpoint, batch_of};
+use super::returns::errno;
 use crate::frames::{AtomicOp, FlushKind, MAX_MESSAGE, Remote};
 use crate::objects::device::attributes::{WITH_ATOMIC_WRITE, WITH_FLUSH};
-use crate::objects::endpoint::{Batch, Endpoint};
+use crate::objects::endpoint::Batch;
 use crate::objects::qp::{Op, Payload, SendWqe, SgList};
 use rdma_sys::*;
 use std::ffi::{c_int, c_void};
 use std::mem::{MaybeUninit, offset_of};
-use std::ptr;
 use std::slice;
 
 /// `struct ibv_qp_ex`, as long as any header has it: members have been added at its end.
@@ -80,11 +80,10 @@ unsafe fn batch<'a>(qp: *mut ibv_qp_ex) -> Option<&'a mut Batch<'static>> {
 }
 
 unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
-    // SAFETY: as above; the endpoint lives as long as the handle, and so as the batch in it.
+    // SAFETY: as above; the endpoint lives as long as the handle, as `endpoint_of` says, and so as the batch in it.
     unsafe {
-        let endpoint: &Endpoint = endpoint_of(qp.cast());
         // Without a batch, complete tells.
-        if let Ok(batch) = Batch::new(endpoint) {
+        if let Ok(batch) = at_endpoint(qp.cast(), Batch::new) {
             batch.compose();
             *batch_of(qp.cast()) = Some(batch);
         }
@@ -97,7 +96,7 @@ unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
         Some(batch) => batch.complete(),
         None => Err(libc::EINVAL),
     };
-    super::errno(result)
+    errno(result)
 }
 
 unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
@@ -317,9 +316,10 @@ unsafe extern "C" fn set_inline_data_list(qp: *mut ibv_qp_ex, n: usize, list: *c
         } else {
             slice::from_raw_parts(list, n)
         };
+        // A piece of no bytes may have no address.
         let pieces = list
             .iter()
-            .map(|one| (ptr::from_ref(&*one.addr.cast::<u8>()), one.length));
+            .map(|one| (one.addr.cast_const().cast::<u8>(), one.length));
         batch.inline_of_last(pieces);
     }
 }

@@ -5,9 +5,9 @@ pub mod events;
 pub mod limits;
 pub mod port;
 
-use super::{errno_of, lock};
+use super::lock;
+use crate::forks;
 use crate::settings::Settings;
-use crate::{exports, forks};
 use rdma_sys::{ibv_context, ibv_device, ibv_node_type, ibv_transport_type, verbs_context};
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::{offset_of, zeroed};
@@ -108,7 +108,8 @@ pub struct Context {
 }
 
 impl Context {
-    pub fn open() -> io::Result<*mut ibv_context> {
+    /// Opens the device; `fill` writes the functions into its tables.
+    pub fn open(fill: fn(&mut verbs_context)) -> io::Result<*mut ibv_context> {
         forks::watch();
         let events = AsyncEvents::new()?;
         // SAFETY: it consists of numbers, pointers and functions that may be absent.
@@ -119,7 +120,7 @@ impl Context {
         verbs.context.async_fd = events.fd();
         verbs.context.num_comp_vectors = limits::COMP_VECTORS as c_int;
         verbs.context.abi_compat = EXTENDED;
-        exports::device::fill(&mut verbs);
+        fill(&mut verbs);
         let context = Box::into_raw(Box::new(Self { verbs, events }));
         // SAFETY: it was made just now.
         Ok(unsafe { &raw mut (*context).verbs.context })
@@ -188,15 +189,11 @@ impl Locks {
     }
 }
 
-/// The context of the connection manager, opened when first asked for and never closed. NULL if it
-/// can't be opened; `errno` says why.
-pub fn default_context() -> *mut ibv_context {
+/// The context of the connection manager, opened when first asked for and never closed.
+pub fn default_context(fill: fn(&mut verbs_context)) -> io::Result<*mut ibv_context> {
     let mut default = lock(&DEFAULT);
     if *default == 0 {
-        match Context::open() {
-            Ok(context) => *default = context.expose_provenance(),
-            Err(error) => exports::unsupported::set_errno(errno_of(&error)),
-        }
+        *default = Context::open(fill)?.expose_provenance();
     }
-    ptr::with_exposed_provenance_mut(*default)
+    Ok(ptr::with_exposed_provenance_mut(*default))
 }

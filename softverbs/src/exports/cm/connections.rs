@@ -1,8 +1,10 @@
 //! Connections: listened for, asked for, accepted, ended.
 
-use super::ids::{complete, id_of};
-use super::qp::adopt_named;
-use crate::exports::minus_one;
+use super::association::take_qp;
+use super::id::id_of;
+use super::wait::complete;
+use crate::exports::qp::{initialize, set_ack_timeout};
+use crate::exports::returns::minus_one;
 use crate::frames::Private;
 use crate::objects::endpoint::ConnParam;
 use rdma_sys::*;
@@ -14,10 +16,12 @@ use std::ffi::{c_int, c_void};
 pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        let id = id_of(id);
-        let result = id.endpoint.lock().listen(&id.endpoint, backlog);
+        let endpoint = id_of(id).endpoint();
+        let mut state = endpoint.lock();
+        // Nothing comes for it before it is unlocked.
+        let result = state.listen(&endpoint, backlog);
         if result.is_ok() {
-            id.update();
+            id_of(id).note_addresses(&state);
         }
         minus_one(result)
     }
@@ -69,7 +73,7 @@ unsafe fn private(data: *const c_void, len: u8, max: usize) -> Result<Private, i
 pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        let id = id_of(id);
+        let (endpoint, sync) = (id_of(id).endpoint(), id_of(id).is_sync());
         let result = conn_param(param, Private::REQUEST).and_then(|param| {
             let param = param.unwrap_or(ConnParam {
                 private: Private::NONE,
@@ -81,10 +85,11 @@ pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn
                 srq: 0,
                 qp_num: 0,
             });
-            adopt_named(id, param.qp_num)?;
-            id.endpoint.lock().connect(&id.endpoint, &param)
+            take_qp(id_of(id), &endpoint, param.qp_num)?;
+            endpoint.lock().connect(&endpoint, &param)
         });
-        complete(id, result)
+        drop(endpoint);
+        complete(id, sync, result)
     }
 }
 
@@ -94,16 +99,22 @@ pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn
 pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        let id = id_of(id);
+        let (endpoint, sync) = (id_of(id).endpoint(), id_of(id).is_sync());
+        let timeout = id_of(id).ack_timeout();
         let result = conn_param(param, Private::MAX).and_then(|param| {
-            adopt_named(id, param.map_or(0, |param| param.qp_num))?;
-            id.endpoint.lock().accept(&id.endpoint, param.as_ref())
+            take_qp(id_of(id), &endpoint, param.map_or(0, |param| param.qp_num))?;
+            let mut state = endpoint.lock();
+            initialize(&mut state)?;
+            state.accept(&endpoint, param.as_ref())?;
+            set_ack_timeout(&mut state, timeout);
+            Ok(())
         });
         if result.is_err() {
             // The other side is not left waiting. Where there is none, nothing is to be done.
-            let _ = id.endpoint.lock().reject(&id.endpoint, Private::NONE);
+            let _ = endpoint.lock().reject(&endpoint, Private::NONE);
         }
-        complete(id, result)
+        drop(endpoint);
+        complete(id, sync, result)
     }
 }
 
@@ -113,10 +124,10 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_
 pub unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        let id = id_of(id);
+        let endpoint = id_of(id).endpoint();
         minus_one(
             private(data, len, Private::REJECT)
-                .and_then(|private| id.endpoint.lock().reject(&id.endpoint, private)),
+                .and_then(|private| endpoint.lock().reject(&endpoint, private)),
         )
     }
 }
@@ -126,8 +137,8 @@ pub unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, l
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: as the caller promises.
-    let id = unsafe { id_of(id) };
-    let result = id.endpoint.lock().establish(&id.endpoint);
+    let endpoint = unsafe { id_of(id) }.endpoint();
+    let result = endpoint.lock().establish(&endpoint);
     minus_one(result)
 }
 
@@ -137,9 +148,10 @@ pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
 pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        let id = id_of(id);
-        let result = id.endpoint.lock().disconnect(&id.endpoint);
-        complete(id, result)
+        let (endpoint, sync) = (id_of(id).endpoint(), id_of(id).is_sync());
+        let result = endpoint.lock().disconnect(&endpoint);
+        drop(endpoint);
+        complete(id, sync, result)
     }
 }
 

@@ -1,13 +1,14 @@
 //! Event channels, and what comes on them.
 
-use super::ids::{Id, id_of};
-use crate::exports::{minus_one, pointer};
+use super::association::take_qp;
+use super::channel::{destroy_channel, events_of, new_channel};
+use super::id::{Id, id_of};
+use crate::exports::device::default_context;
+use crate::exports::qp::{initialize, set_ack_timeout};
+use crate::exports::returns::{minus_one, pointer};
 use crate::frames::Private;
 use crate::objects::cm::{ChannelHandle, CmEvent};
-use crate::objects::device::default_context;
 use crate::objects::endpoint::{Endpoint, Phase};
-use crate::objects::errno_of;
-use crate::objects::events::EventQueue;
 use rdma_sys::*;
 use std::ffi::c_int;
 use std::mem::zeroed;
@@ -21,11 +22,6 @@ struct EventHandle {
     abi: rdma_cm_event,
     private: [u8; Private::MAX],
     owner: Arc<Endpoint>,
-}
-
-pub(super) fn new_channel() -> Result<*mut rdma_event_channel, i32> {
-    let events = EventQueue::new().map_err(|error| errno_of(&error))?;
-    Ok(Box::into_raw(Box::new(ChannelHandle::new(events))).cast())
 }
 
 /// # Safety
@@ -44,14 +40,7 @@ pub unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
     // SAFETY: as the caller promises.
-    drop(unsafe { Box::from_raw(channel.cast::<ChannelHandle>()) });
-}
-
-/// # Safety
-/// The channel is open.
-pub(super) unsafe fn events_of(channel: *mut rdma_event_channel) -> Arc<EventQueue<CmEvent>> {
-    // SAFETY: as the caller promises.
-    unsafe { (*channel.cast::<ChannelHandle>()).events_for_id() }
+    unsafe { destroy_channel(channel) };
 }
 
 /// # Safety
@@ -95,32 +84,23 @@ unsafe fn deliver(channel: *mut rdma_event_channel, event: CmEvent) -> *mut Even
     match event.kind {
         RDMA_CM_EVENT_CONNECT_REQUEST => {
             let listener = owner.handle.load(Ordering::Acquire);
-            event.endpoint.lock().request_taken();
             // SAFETY: the id of who listens is there, as the caller promises.
             let (context, ps) = unsafe { ((*listener).context, (*listener).ps) };
-            let id = Id::create(event.endpoint.clone(), channel, context, ps, false);
-            // SAFETY: made just now.
-            unsafe {
-                (*id).update();
-                (*id).add_path();
-            }
-            handle = id.cast();
+            handle = Id::create(event.endpoint.clone(), channel, context, ps, false);
             abi.listen_id = listener;
-        }
-        RDMA_CM_EVENT_ADDR_RESOLVED => {
-            // SAFETY: as above.
-            unsafe { id_of(handle).update() };
-        }
-        RDMA_CM_EVENT_ROUTE_RESOLVED => {
-            // SAFETY: as above.
-            unsafe { id_of(handle).add_path() };
-        }
-        RDMA_CM_EVENT_ESTABLISHED => {
+            // SAFETY: made just now.
+            let id = unsafe { id_of(handle) };
             let mut state = event.endpoint.lock();
-            if state.phase == Phase::ReplyReceived {
-                // It was so when the lock was taken.
-                let _ = state.establish(&event.endpoint);
-            }
+            state.request_taken();
+            // The listener may have had another channel when the request came.
+            // SAFETY: the channel is open.
+            state.events = unsafe { events_of(channel) };
+            id.note_addresses(&state);
+            id.note_path();
+        }
+        RDMA_CM_EVENT_ESTABLISHED | RDMA_CM_EVENT_CONNECT_RESPONSE => {
+            // SAFETY: the id is there, as the caller promises.
+            (abi.event, abi.status) = unsafe { reply_taken(id_of(handle), &event) };
         }
         _ => {}
     }
@@ -151,6 +131,44 @@ unsafe fn deliver(channel: *mut rdma_event_channel, event: CmEvent) -> *mut Even
         out.abi.param.conn = conn;
     }
     Box::into_raw(out)
+}
+
+/// What the program is told when it takes the event that its connection was accepted. If the id has a
+/// queue pair now, that is connected; if not, the program is to do it.
+///
+/// # Safety
+/// What is in `id->qp` is NULL or a queue pair of this library.
+unsafe fn reply_taken(id: &Id, event: &CmEvent) -> (rdma_cm_event_type::Type, i32) {
+    use rdma_cm_event_type::*;
+    let endpoint = &event.endpoint;
+    let named = {
+        let state = endpoint.lock();
+        if state.phase != Phase::ReplyReceived {
+            // The passive side; or it has ended since.
+            return (event.kind, event.status);
+        }
+        state.mine.qp_num
+    };
+    // SAFETY: as the caller promises.
+    let result = unsafe { take_qp(id, endpoint, named) }.and_then(|()| {
+        let mut state = endpoint.lock();
+        if state.qp.is_none() || state.program_moves_qp {
+            return Ok(RDMA_CM_EVENT_CONNECT_RESPONSE);
+        }
+        initialize(&mut state)?;
+        set_ack_timeout(&mut state, id.ack_timeout());
+        // It fails if the connection has ended meanwhile, which has an event of its own.
+        let _ = state.establish(endpoint);
+        Ok(RDMA_CM_EVENT_ESTABLISHED)
+    });
+    result.map_or_else(
+        |error| {
+            // The other side is not left waiting.
+            let _ = endpoint.lock().reject(endpoint, Private::NONE);
+            (RDMA_CM_EVENT_CONNECT_ERROR, -error)
+        },
+        |kind| (kind, 0),
+    )
 }
 
 /// # Safety

@@ -2,19 +2,25 @@
 
 mod addresses;
 mod addrinfo;
+mod association;
+mod channel;
 mod connections;
 mod endpoints;
 mod events;
+mod id;
 mod ids;
 mod options;
 mod qp;
+mod sockaddr;
 mod srq;
+mod wait;
 
 pub use addresses::*;
 pub use addrinfo::*;
 pub use connections::*;
 pub use endpoints::*;
 pub use events::*;
+pub use id::DOMAIN;
 pub use ids::*;
 pub use options::*;
 pub use qp::*;

@@ -113,12 +113,14 @@ impl State {
         Ok(())
     }
 
-    /// Finds the address that the other side is reached from.
+    /// Finds the address that the other side is reached from. `found` is called before the event,
+    /// after which the program may have destroyed the id.
     pub fn resolve_addr(
         &mut self,
         endpoint: &Endpoint,
         from: Option<SocketAddr>,
         to: SocketAddr,
+        found: impl FnOnce(&State),
     ) -> Result<(), i32> {
         use rdma_cm_event_type::*;
         if self.phase == Phase::Idle
@@ -160,15 +162,18 @@ impl State {
         }
         self.remote = Some(to);
         self.phase = Phase::AddrResolved;
+        found(self);
         self.event(endpoint, RDMA_CM_EVENT_ADDR_RESOLVED, 0);
         Ok(())
     }
 
-    pub fn resolve_route(&mut self, endpoint: &Endpoint) -> Result<(), i32> {
+    /// `found` is called before the event, as by [`State::resolve_addr`].
+    pub fn resolve_route(&mut self, endpoint: &Endpoint, found: impl FnOnce()) -> Result<(), i32> {
         if self.phase != Phase::AddrResolved {
             return Err(libc::EINVAL);
         }
         self.phase = Phase::RouteResolved;
+        found();
         self.event(
             endpoint,
             rdma_cm_event_type::RDMA_CM_EVENT_ROUTE_RESOLVED,
