@@ -295,7 +295,10 @@ fn the_gids_are_the_addresses_of_this_host() {
             size: usize = size_of::<ibv_gid_entry>(),
         ) -> isize);
         assert_eq!(found, -(libc::EINVAL as isize), "{length} of {count}");
-        assert!(short.iter().all(|byte| *byte == 0xaa), "{length} of {count}");
+        assert!(
+            short.iter().all(|byte| *byte == 0xaa),
+            "{length} of {count}"
+        );
     }
 
     let mut gid = ibv_gid { raw: [0; 16] };

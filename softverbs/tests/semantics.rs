@@ -27,6 +27,8 @@ mod operations;
 mod order;
 #[path = "semantics/processes.rs"]
 mod processes;
+#[path = "semantics/queue_pairs.rs"]
+mod queue_pairs;
 #[path = "semantics/remains.rs"]
 mod remains;
 #[path = "semantics/strangers.rs"]

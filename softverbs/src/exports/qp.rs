@@ -12,7 +12,7 @@ use crate::objects::device::{Context, limits, port};
 use crate::objects::endpoint::{Batch, Endpoint, Phase, State};
 use crate::objects::events::EventQueue;
 use crate::objects::memory::Pd;
-use crate::objects::qp::{Qp, QpInit};
+use crate::objects::qp::{Qp, QpInit, every_access};
 use crate::objects::{errno_of, lock};
 use crate::settings::Settings;
 use rdma_sys::*;
@@ -394,7 +394,8 @@ fn give(qps: &Qps, endpoint: &Arc<Endpoint>, qp: *mut QpHandle) -> Result<(), i3
 }
 
 /// Brings the queue pair of an endpoint, whose program left that to connection management, to where
-/// it can be connected from: as the kernel does it, from RESET or INIT and from no other state.
+/// it can be connected from: as the kernel does it, from RESET or INIT and from no other state. It gets
+/// the rights that connection management gives.
 pub(super) fn initialize(state: &mut State) -> Result<(), i32> {
     use ibv_qp_state::{IBV_QPS_INIT, IBV_QPS_RESET};
     if state.program_moves_qp {
@@ -407,6 +408,7 @@ pub(super) fn initialize(state: &mut State) -> Result<(), i32> {
         return Err(libc::EINVAL);
     }
     qp.state = IBV_QPS_INIT;
+    qp.access = every_access();
     Ok(())
 }
 
