@@ -181,6 +181,13 @@ fn the_queries_agree() {
     };
     assert_eq!(bytes(&old), bytes(&new.orig_attr));
     assert_ne!(old.node_guid, 0);
+    // Of the bits of an OUI, the one that says that no vendor has it.
+    assert_eq!(
+        old.vendor_id & 0xff02_0000,
+        0x0002_0000,
+        "{:#x}",
+        old.vendor_id
+    );
 
     let unknown = ibv_query_device_ex_input { comp_mask: 1 };
     // SAFETY: there is room.

@@ -6,7 +6,7 @@ use library::{launcher_file, ours_file};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// The launcher, in an environment without settings.
@@ -57,18 +57,34 @@ fn a_program_runs_with_the_library() {
     assert_eq!((code, stderr.as_str()), (Some(7), ""));
 }
 
-#[test]
-fn threads_that_wait_can_be_cancelled() {
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("launcher-cancel");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/launcher/cancel.c");
+/// A program of `tests/launcher`, built.
+#[track_caller]
+fn built(name: &str) -> PathBuf {
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("launcher-{name}"));
+    let source = format!("{}/tests/launcher/{name}.c", env!("CARGO_MANIFEST_DIR"));
     let built = outcome(
         Command::new("cc")
             .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o"])
-            .args([&program, Path::new(source)])
+            .args([&program, Path::new(&source)])
             .args(["-lrdmacm", "-libverbs", "-lpthread"]),
     );
     assert_eq!(built, (Some(0), String::new(), String::new()));
+    program
+}
+
+#[test]
+fn threads_that_wait_can_be_cancelled() {
+    let program = built("cancel");
     let ended = outcome(&mut launcher(&["run", "--", program.to_str().unwrap()]));
+    assert_eq!(ended, (Some(0), String::new(), String::new()));
+}
+
+/// As soon as an event can be taken, the id that it is about can be destroyed.
+#[test]
+fn ids_are_destroyed_while_their_calls_return() {
+    let program = built("destroy");
+    let mut run = launcher(&["run", "--", program.to_str().unwrap()]);
+    let ended = outcome(run.env("MALLOC_PERTURB_", "165"));
     assert_eq!(ended, (Some(0), String::new(), String::new()));
 }
 

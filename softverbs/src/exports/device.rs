@@ -438,8 +438,13 @@ pub unsafe extern "C" fn ibv_read_sysfs_file(
 ) -> c_int {
     // SAFETY: as the caller promises.
     let [dir, file] = [dir, file].map(|text| unsafe { CStr::from_ptr(text) }.to_bytes());
-    // SAFETY: as the caller promises.
-    let buffer = unsafe { slice::from_raw_parts_mut(buffer.cast::<u8>(), size) };
+    let buffer = if size == 0 {
+        // It may be NULL.
+        &mut []
+    } else {
+        // SAFETY: as the caller promises.
+        unsafe { slice::from_raw_parts_mut(buffer.cast::<u8>(), size) }
+    };
     let path = Path::new(OsStr::from_bytes(dir)).join(OsStr::from_bytes(file));
     let length = match File::open(path).and_then(|mut file| file.read(buffer)) {
         Ok(length) => length,
