@@ -11,7 +11,10 @@ use softverbs::exports::qp::{ibv_create_qp, ibv_destroy_qp, ibv_modify_qp, ibv_q
 use std::ffi::c_int;
 use std::mem::zeroed;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// As many as a queue pair has room for.
+const RECEIVES: u64 = 8192;
 
 /// A queue pair that was made without an id. The test destroys it, or an id does.
 struct Bare {
@@ -24,7 +27,7 @@ impl Bare {
     #[track_caller]
     fn new() -> Self {
         let context = device();
-        let (pd, cq) = (Pd::new(context), Cq::new(context, 1024, None));
+        let (pd, cq) = (Pd::new(context), Cq::new(context, RECEIVES as c_int, None));
         let mut attr = attributes();
         (attr.send_cq, attr.recv_cq) = (cq.0, cq.0);
         let qp = made("ibv_create_qp", c!(ibv_create_qp(pd.0, &mut attr)));
@@ -46,7 +49,7 @@ impl Bare {
 
 fn attributes() -> ibv_qp_init_attr {
     let mut attr: ibv_qp_init_attr = c!(zeroed());
-    attr.cap = room_for(4, 1000, 0);
+    attr.cap = room_for(4, RECEIVES as usize, 0);
     attr.qp_type = ibv_qp_type::IBV_QPT_RC;
     attr
 }
@@ -157,8 +160,8 @@ fn from(origin: Origin) -> Bare {
             let other = Id::new(&channel);
             good("rdma_bind_addr", other.bind(&LOOPBACK));
             let context = device();
-            let (pd, cq) = (Pd::new(context), Cq::new(context, 1024, None));
-            let cap = room_for(4, 1000, 0);
+            let (pd, cq) = (Pd::new(context), Cq::new(context, RECEIVES as c_int, None));
+            let cap = room_for(4, RECEIVES as usize, 0);
             other.create_qp(&QpPlan::new(&pd, &cq, cap));
             let qp = other.qp();
             c! { (*other.0).qp = ptr::null_mut() };
@@ -285,31 +288,32 @@ fn a_queue_pair_that_can_not_be_connected_is_refused() {
 #[test]
 fn receives_are_posted_while_a_queue_pair_goes_to_an_id() {
     let listener = Listener::new();
-    for round in 0..50 {
+    for round in 0..200 {
         let (client, server) = requested(&listener);
         let bare = from(Origin::Init);
         let (qp, stop) = (Shared(bare.qp), AtomicBool::new(false));
-        let posted = std::thread::scope(|scope| {
-            let poster = scope.spawn(|| {
+        let posted = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
                 let qp = qp.get();
-                let mut posted = 0;
-                while posted < 500 && !stop.load(Ordering::Relaxed) {
-                    assert_eq!(post_recvs(qp, &[(posted, vec![])]), Ok(()), "round {round}");
-                    posted += 1;
+                for id in 0..RECEIVES {
+                    let result = post_recvs(qp, &[(id, vec![])]);
+                    assert_eq!(result, Ok(()), "round {round}, receive {id}");
+                    posted.store(id + 1, Ordering::Relaxed);
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
                 }
-                posted
             });
+            until("a receive is posted", || posted.load(Ordering::Relaxed) > 0);
             c! { (*server.0).qp = bare.qp };
             server.accept(&ConnParam::default());
             stop.store(true, Ordering::Relaxed);
-            poster.join().unwrap()
         });
         client.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
         listener.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
-        if posted > 0 {
-            client.post(Wr::new(2, Op::Send, vec![]));
-            bare.cq.expect(0, SUCCESS);
-        }
+        client.post(Wr::new(2, Op::Send, vec![]));
+        bare.cq.expect(0, SUCCESS);
         drop((server, client));
         // What the end of the connection says to the listener's channel.
         while listener.channel.get_within(NOW).is_some() {}
