@@ -111,11 +111,14 @@ unsafe fn deliver(channel: *mut rdma_event_channel, event: CmEvent) -> *mut Even
         owner,
     });
     out.private[..event.private_len].copy_from_slice(event.private.padded(event.private_len));
+    let out = Box::into_raw(out);
     if event.params.is_some() || event.private_len > 0 {
         // SAFETY: it consists of numbers and pointers.
         let mut conn: rdma_conn_param = unsafe { zeroed() };
         if event.private_len > 0 {
-            conn.private_data = out.private.as_ptr().cast();
+            // Of the event as C has it from now on.
+            // SAFETY: made just now.
+            conn.private_data = unsafe { &raw const (*out).private }.cast();
             conn.private_data_len = event.private_len as u8;
         }
         if let Some(params) = event.params {
@@ -128,9 +131,10 @@ unsafe fn deliver(channel: *mut rdma_event_channel, event: CmEvent) -> *mut Even
             conn.srq = params.srq;
             conn.qp_num = params.qp_num;
         }
-        out.abi.param.conn = conn;
+        // SAFETY: as above.
+        unsafe { (*out).abi.param.conn = conn };
     }
-    Box::into_raw(out)
+    out
 }
 
 /// What the program is told when it takes the event that its connection was accepted. If the id has a
