@@ -322,9 +322,13 @@ unsafe fn move_to(qp: *mut QpHandle, to: &Arc<Endpoint>) -> Result<(), i32> {
     if needs_qp(from_state.phase) || to_state.qp.is_some() {
         return Err(libc::EINVAL);
     }
-    let Some(of) = from_state.qp.take() else {
+    let Some(mut of) = from_state.qp.take() else {
         return Err(libc::EINVAL);
     };
+    // Each connection counts its requests from 0; there may have been another one.
+    if of.sq.entries.is_empty() {
+        of.sq.first = 0;
+    }
     from_state.program_moves_qp = false;
     let cqs = [of.init.send_cq.clone(), of.init.recv_cq.clone()];
     to_state.qp = Some(of);

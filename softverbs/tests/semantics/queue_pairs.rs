@@ -228,6 +228,47 @@ fn connecting_takes_the_queue_pair_that_is_in_the_id() {
     }
 }
 
+/// Its numbers begin anew with each connection.
+#[test]
+fn a_queue_pair_has_one_connection_after_the_other() {
+    let listener = Listener::new();
+    let bare = Bare::new();
+    for round in 0..3 {
+        let (id, other): (Id, End);
+        if round % 2 == 0 {
+            let (new, channel) = resolved(&listener);
+            c! { (*new.0).qp = bare.qp };
+            new.connect(&ConnParam::default());
+            other = listener.accept(&Setup::default());
+            channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+            id = new;
+            other.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+        } else {
+            (other, id) = requested(&listener);
+            c! { (*id.0).qp = bare.qp };
+            id.accept(&ConnParam::default());
+            other.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+            listener.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+        }
+        for _ in 0..=round {
+            carries(bare.qp, other.qp(), &other.recv_cq);
+            carries(other.qp(), bare.qp, &bare.cq);
+        }
+        // Signaled, so that all that was sent has been acknowledged.
+        other.recv(1, vec![]);
+        let wr = Wr::new(9, Op::Send, vec![]);
+        assert_eq!(post_list(bare.qp, &[wr]), Ok(()), "round {round}");
+        bare.cq.expect(9, SUCCESS);
+        id.disconnect();
+        assert_eq!(bare.state(), IBV_QPS_ERR, "round {round}");
+        c! { (*id.0).qp = ptr::null_mut() };
+        drop((id, other));
+        assert_eq!(to_state(bare.qp, IBV_QPS_RESET), 0, "round {round}");
+        while listener.channel.get_within(NOW).is_some() {}
+    }
+    bare.destroy();
+}
+
 /// The one that the id had before is the program's again.
 #[test]
 fn a_queue_pair_in_place_of_another_one() {
