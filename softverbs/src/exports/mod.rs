@@ -6,6 +6,8 @@ pub mod device;
 pub mod memory;
 pub mod post;
 pub mod qp;
+mod qp_handle;
+mod qp_place;
 mod returns;
 pub mod srq;
 pub mod strings;
@@ -13,7 +15,8 @@ pub mod unsupported;
 pub mod wr;
 
 use crate::objects::lock;
-use qp::{Qps, Reachable};
+use qp::Reachable;
+use qp_place::Qps;
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::MutexGuard;
 
@@ -27,7 +30,7 @@ pub struct Locks {
 impl Locks {
     pub fn take() -> Self {
         Locks {
-            _qps: lock(&qp::QPS),
+            _qps: lock(&qp_place::QPS),
             _reachable: lock(&qp::REACHABLE),
             _domain: lock(&cm::DOMAIN),
         }

@@ -1,6 +1,6 @@
 //! Requests, posted as lists.
 
-use super::qp::{at_endpoint, batch_of, endpoint_of};
+use super::qp_handle::{at_endpoint, batch_of, endpoint_of};
 use super::returns::{errno, set_errno};
 use super::srq::srq_of;
 use crate::frames::{AtomicOp, MAX_MESSAGE, Remote};

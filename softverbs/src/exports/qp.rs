@@ -1,134 +1,26 @@
 //! Queue pairs.
 
 use super::cq::cq_of;
+use super::qp_handle::{QpAbi, QpHandle, QpParts, lock_with_qp};
+use super::qp_place::{QPS, endpoint_without_id};
 use super::returns::{errno, pointer};
 use super::srq::srq_of;
 use super::wr;
-use crate::engine;
 use crate::objects::alive::{Alive, Kind};
-use crate::objects::cm::CmEvent;
 use crate::objects::device::attributes::send_ops;
 use crate::objects::device::{Context, limits, port};
-use crate::objects::endpoint::{Batch, Endpoint, Phase, State};
-use crate::objects::events::EventQueue;
+use crate::objects::endpoint::{Endpoint, Phase, State};
+use crate::objects::lock;
 use crate::objects::memory::Pd;
-use crate::objects::qp::{Qp, QpInit, every_access};
-use crate::objects::{errno_of, lock};
+use crate::objects::qp::{Qp, QpInit};
 use crate::settings::Settings;
 use rdma_sys::*;
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::mem::zeroed;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
-
-/// A queue pair as C sees it. Several threads use it at once, each its own members: there is no
-/// reference to all of it.
-#[repr(C)]
-struct QpHandle {
-    abi: wr::QpAbi,
-    parts: QpParts,
-    init: ibv_qp_init_attr,
-    _alive: Alive,
-    /// What is being posted by the extended interface.
-    batch: Option<Batch<'static>>,
-}
-
-/// What several threads look at.
-struct QpParts {
-    /// Where the queue pair is: points into the last of `endpoints`.
-    endpoint: AtomicPtr<Endpoint>,
-    /// Where it is, and where it was before connection management moved it. These are kept because
-    /// a thread that posts may have one of them before it. They are as many as the connections that
-    /// the queue pair was used for.
-    endpoints: Mutex<Vec<Arc<Endpoint>>>,
-    /// It was made for the extended interface.
-    extended: bool,
-}
-
-impl QpParts {
-    fn new(endpoint: Arc<Endpoint>, extended: bool) -> Self {
-        QpParts {
-            endpoint: AtomicPtr::new(Arc::as_ptr(&endpoint).cast_mut()),
-            endpoints: Mutex::new(vec![endpoint]),
-            extended,
-        }
-    }
-
-    /// # Safety
-    /// The queue pair is one of this library's, and is not destroyed as long as this is used.
-    unsafe fn of<'a>(qp: *mut QpHandle) -> &'a Self {
-        // SAFETY: as the caller promises; nothing here is changed but by shared references.
-        unsafe { &(*qp).parts }
-    }
-
-    fn endpoint(&self) -> &Endpoint {
-        // SAFETY: it is one of `endpoints`, which stay as long as this does.
-        unsafe { &*self.endpoint.load(Ordering::Acquire) }
-    }
-
-    fn set_endpoint(&self, endpoint: Arc<Endpoint>) {
-        let at = Arc::as_ptr(&endpoint).cast_mut();
-        let mut endpoints = lock(&self.endpoints);
-        endpoints.push(endpoint);
-        self.endpoint.store(at, Ordering::Release);
-    }
-}
-
-/// Where the queue pair is.
-///
-/// # Safety
-/// The queue pair is one of this library's, and is not destroyed as long as this is used.
-pub(super) unsafe fn endpoint_of<'a>(qp: *mut ibv_qp) -> &'a Endpoint {
-    // SAFETY: as the caller promises.
-    unsafe { QpParts::of(qp.cast()) }.endpoint()
-}
-
-/// Does something at the endpoint where the queue pair is; once more if that failed because the
-/// queue pair was moved to another one meanwhile.
-///
-/// # Safety
-/// As of [`endpoint_of`].
-pub(super) unsafe fn at_endpoint<'a, T, E>(
-    qp: *mut ibv_qp,
-    mut act: impl FnMut(&'a Endpoint) -> Result<T, E>,
-) -> Result<T, E> {
-    loop {
-        // SAFETY: as the caller promises.
-        let endpoint = unsafe { endpoint_of(qp) };
-        let result = act(endpoint);
-        // SAFETY: as above.
-        if result.is_ok() || ptr::eq(endpoint, unsafe { endpoint_of(qp) }) {
-            return result;
-        }
-    }
-}
-
-/// Locks the endpoint where the queue pair is. Fails if it has none, which is so in a child process
-/// or after it was destroyed.
-///
-/// # Safety
-/// As of [`endpoint_of`].
-unsafe fn lock_with_qp<'a>(qp: *mut ibv_qp) -> Result<(&'a Endpoint, MutexGuard<'a, State>), i32> {
-    let locked = |endpoint: &'a Endpoint| {
-        let state = endpoint.lock();
-        if state.qp.is_some() {
-            Ok((endpoint, state))
-        } else {
-            Err(libc::EINVAL)
-        }
-    };
-    // SAFETY: as the caller promises.
-    unsafe { at_endpoint(qp, locked) }
-}
-
-/// # Safety
-/// The queue pair is one of this library's, and this thread has its endpoint locked.
-pub(super) unsafe fn batch_of<'a>(qp: *mut ibv_qp) -> &'a mut Option<Batch<'static>> {
-    // SAFETY: as the caller promises.
-    unsafe { &mut (*qp.cast::<QpHandle>()).batch }
-}
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 fn new_qp_num() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -228,13 +120,15 @@ pub(super) unsafe fn create_qp(
     base.qp_type = attr.qp_type;
     base.state = ibv_qp_state::IBV_QPS_RESET;
     let handle = QpHandle {
-        abi: wr::QpAbi::new(base, ops.unwrap_or(0)),
+        abi: QpAbi::new(base),
         parts: QpParts::new(endpoint.clone(), ops.is_some()),
         init: *attr,
-        _alive: Alive::new(Kind::Qp),
+        alive: Alive::new(Kind::Qp),
         batch: None,
     };
     let handle: *mut ibv_qp = Box::into_raw(Box::new(handle)).cast();
+    // SAFETY: made just now, and nobody else has it.
+    unsafe { wr::fill(handle.cast(), ops.unwrap_or(0)) };
     if let Some(qp) = &mut endpoint.lock().qp {
         qp.handle = handle.into();
     }
@@ -253,175 +147,6 @@ pub(super) unsafe fn set_state(qp: *mut ibv_qp, new: ibv_qp_state::Type) {
             qp.state = new;
         }
         (*qp).state = new;
-    }
-}
-
-/// The queue pairs that have not been destroyed, by number, as addresses of their handles.
-pub type Qps = BTreeMap<u32, usize>;
-
-/// Held while a queue pair moves from one endpoint to another, so that it does not do so twice at
-/// once and is not destroyed meanwhile.
-pub(super) static QPS: Mutex<Qps> = Mutex::new(BTreeMap::new());
-
-/// A new endpoint for a queue pair that no id has. Nothing comes for it until an id has it.
-fn endpoint_without_id() -> Result<Arc<Endpoint>, i32> {
-    static NOBODY: OnceLock<Arc<EventQueue<CmEvent>>> = OnceLock::new();
-    engine::start().map_err(|error| errno_of(&error))?;
-    let events = match NOBODY.get() {
-        Some(events) => events,
-        None => {
-            let events = EventQueue::new().map_err(|error| errno_of(&error))?;
-            NOBODY.get_or_init(|| Arc::new(events))
-        }
-    };
-    Ok(Endpoint::new(events.clone()))
-}
-
-/// Makes a queue pair without an id, as yet.
-///
-/// # Safety
-/// As of [`create_qp`].
-unsafe fn create_without_id(
-    pd: *mut ibv_pd,
-    attr: &mut ibv_qp_init_attr,
-    ops: Option<u64>,
-) -> Result<*mut ibv_qp, i32> {
-    // SAFETY: as the caller promises.
-    unsafe { create_qp(&endpoint_without_id()?, pd, attr, ops) }
-}
-
-/// Whether an endpoint has a connection, or asks for one, that its queue pair is needed for.
-fn needs_qp(phase: Phase) -> bool {
-    matches!(
-        phase,
-        Phase::Connecting
-            | Phase::RequestSent
-            | Phase::ReplyReceived
-            | Phase::Accepted
-            | Phase::Established
-            | Phase::DisconnectSent
-    )
-}
-
-/// Moves a queue pair to an endpoint that has none.
-///
-/// # Safety
-/// The queue pair is in `QPS`, which the caller has locked.
-unsafe fn move_to(qp: *mut QpHandle, to: &Arc<Endpoint>) -> Result<(), i32> {
-    // SAFETY: those in the map are not destroyed while it is locked.
-    let handle = unsafe { QpParts::of(qp) };
-    let from = handle.endpoint().arc();
-    if Arc::ptr_eq(&from, to) {
-        return Ok(());
-    }
-    // Both are locked, so that the queue pair is always at the endpoint that the handle names. No
-    // other thread waits for one of them with the other locked: only here, under the lock of the
-    // map, are endpoints locked that do not listen, with another one locked.
-    let mut from_state = from.lock();
-    let mut to_state = to.lock();
-    if needs_qp(from_state.phase) || to_state.qp.is_some() {
-        return Err(libc::EINVAL);
-    }
-    let Some(mut of) = from_state.qp.take() else {
-        return Err(libc::EINVAL);
-    };
-    // Each connection counts its requests from 0; there may have been another one.
-    if of.sq.entries.is_empty() {
-        of.sq.first = 0;
-    }
-    from_state.program_moves_qp = false;
-    let cqs = [of.init.send_cq.clone(), of.init.recv_cq.clone()];
-    to_state.qp = Some(of);
-    handle.set_endpoint(to.clone());
-    drop((from_state, to_state));
-    let one = Arc::ptr_eq(&cqs[0], &cqs[1]);
-    for cq in cqs.iter().take(if one { 1 } else { 2 }) {
-        // In this order it is never without a user.
-        cq.attach(to);
-        cq.detach(&from);
-    }
-    Ok(())
-}
-
-/// Takes an endpoint's queue pair away from it, if it has one.
-fn part_locked(qps: &Qps, endpoint: &Arc<Endpoint>) -> Result<(), i32> {
-    let num = endpoint.lock().qp.as_ref().map(|qp| qp.init.num);
-    match num.and_then(|num| qps.get(&num)) {
-        // SAFETY: it is in the map, which is locked.
-        Some(qp) => unsafe {
-            move_to(
-                ptr::with_exposed_provenance_mut(*qp),
-                &endpoint_without_id()?,
-            )
-        },
-        None => Ok(()),
-    }
-}
-
-/// Takes an endpoint's queue pair away from it, if it has one: the program has taken it out of its
-/// id.
-pub(super) fn part(endpoint: &Arc<Endpoint>) -> Result<(), i32> {
-    part_locked(&lock(&QPS), endpoint)
-}
-
-/// Gives an endpoint the queue pair of that number. The program moves it from state to state.
-pub(super) fn name(endpoint: &Arc<Endpoint>, num: u32) -> Result<(), i32> {
-    let qps = lock(&QPS);
-    let qp: *mut QpHandle = match qps.get(&num) {
-        Some(qp) => ptr::with_exposed_provenance_mut(*qp),
-        None => return Err(libc::EINVAL),
-    };
-    give(&qps, endpoint, qp)?;
-    endpoint.lock().program_moves_qp = true;
-    Ok(())
-}
-
-/// Gives an endpoint the queue pair that its id has. Connection management moves it from state to
-/// state.
-///
-/// # Safety
-/// The queue pair is one of this library's.
-pub(super) unsafe fn associate(endpoint: &Arc<Endpoint>, qp: *mut ibv_qp) -> Result<(), i32> {
-    give(&lock(&QPS), endpoint, qp.cast())?;
-    endpoint.lock().program_moves_qp = false;
-    Ok(())
-}
-
-fn give(qps: &Qps, endpoint: &Arc<Endpoint>, qp: *mut QpHandle) -> Result<(), i32> {
-    // SAFETY: as of the callers: it has not been destroyed, and is not while the map is locked.
-    if ptr::eq(unsafe { QpParts::of(qp) }.endpoint(), &**endpoint) {
-        return Ok(());
-    }
-    part_locked(qps, endpoint)?;
-    // SAFETY: as above.
-    unsafe { move_to(qp, endpoint) }
-}
-
-/// Brings the queue pair of an endpoint, whose program left that to connection management, to where
-/// it can be connected from: as the kernel does it, from RESET or INIT and from no other state. It gets
-/// the rights that connection management gives.
-pub(super) fn initialize(state: &mut State) -> Result<(), i32> {
-    use ibv_qp_state::{IBV_QPS_INIT, IBV_QPS_RESET};
-    if state.program_moves_qp {
-        return Ok(());
-    }
-    let Some(qp) = &mut state.qp else {
-        return Ok(());
-    };
-    if !matches!(qp.state, IBV_QPS_RESET | IBV_QPS_INIT) {
-        return Err(libc::EINVAL);
-    }
-    qp.state = IBV_QPS_INIT;
-    qp.access = every_access();
-    Ok(())
-}
-
-/// What `ibv_query_qp` tells of a queue pair that connection management has connected.
-pub(super) fn set_ack_timeout(state: &mut State, timeout: u8) {
-    if !state.program_moves_qp
-        && let Some(qp) = &mut state.qp
-    {
-        qp.timeout = timeout;
     }
 }
 
@@ -464,6 +189,19 @@ fn is_reachable(state: &State, asked: bool, to: (u32, [u8; 16])) -> bool {
         }
         _ => asked,
     }
+}
+
+/// Makes a queue pair without an id, as yet.
+///
+/// # Safety
+/// As of [`create_qp`].
+unsafe fn create_without_id(
+    pd: *mut ibv_pd,
+    attr: &mut ibv_qp_init_attr,
+    ops: Option<u64>,
+) -> Result<*mut ibv_qp, i32> {
+    // SAFETY: as the caller promises.
+    unsafe { create_qp(&endpoint_without_id()?, pd, attr, ops) }
 }
 
 /// # Safety

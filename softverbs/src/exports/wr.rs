@@ -1,6 +1,6 @@
 //! The extended interface to post requests: `ibv_wr_start` and what follows it.
 
-use super::qp::{at_endpoint, batch_of};
+use super::qp_handle::{QpAbi, at_endpoint, batch_of};
 use super::returns::errno;
 use crate::frames::{AtomicOp, FlushKind, MAX_MESSAGE, Remote};
 use crate::objects::device::attributes::{WITH_ATOMIC_WRITE, WITH_FLUSH};
@@ -8,15 +8,8 @@ use crate::objects::endpoint::Batch;
 use crate::objects::qp::{Op, Payload, SendWqe, SgList};
 use rdma_sys::*;
 use std::ffi::{c_int, c_void};
-use std::mem::{MaybeUninit, offset_of};
+use std::mem::offset_of;
 use std::slice;
-
-/// `struct ibv_qp_ex`, as long as any header has it: members have been added at its end.
-#[repr(C)]
-pub struct QpAbi {
-    known: MaybeUninit<ibv_qp_ex>,
-    more: [usize; 8],
-}
 
 /// The last members, from `wr_start` on.
 #[repr(C)]
@@ -31,43 +24,38 @@ struct Tail {
 const TAIL: usize = offset_of!(ibv_qp_ex, wr_start);
 const _: () = assert!(TAIL + size_of::<Tail>() <= size_of::<QpAbi>());
 
-impl QpAbi {
-    pub fn new(base: ibv_qp, ops: u64) -> Self {
-        let mut abi = QpAbi {
-            known: MaybeUninit::zeroed(),
-            more: [0; 8],
-        };
-        let qp: *mut ibv_qp_ex = (&raw mut abi).cast();
-        let has = |op: u64| ops & op != 0;
-        // SAFETY: writes to members of the structure, which is long enough.
-        unsafe {
-            (&raw mut (*qp).qp_base).write(base);
-            (*qp).wr_atomic_cmp_swp = Some(atomic_cmp_swp);
-            (*qp).wr_atomic_fetch_add = Some(atomic_fetch_add);
-            (*qp).wr_bind_mw = Some(bind_mw);
-            (*qp).wr_local_inv = Some(local_inv);
-            (*qp).wr_rdma_read = Some(rdma_read);
-            (*qp).wr_rdma_write = Some(rdma_write);
-            (*qp).wr_rdma_write_imm = Some(rdma_write_imm);
-            (*qp).wr_send = Some(send);
-            (*qp).wr_send_imm = Some(send_imm);
-            (*qp).wr_send_inv = Some(send_inv);
-            (*qp).wr_send_tso = Some(send_tso);
-            (*qp).wr_set_ud_addr = Some(set_ud_addr);
-            (*qp).wr_set_xrc_srqn = Some(set_xrc_srqn);
-            (*qp).wr_set_inline_data = Some(set_inline_data);
-            (*qp).wr_set_inline_data_list = Some(set_inline_data_list);
-            (*qp).wr_set_sge = Some(set_sge);
-            (*qp).wr_set_sge_list = Some(set_sge_list);
-            qp.byte_add(TAIL).cast::<Tail>().write(Tail {
-                start,
-                complete,
-                abort,
-                atomic_write: has(WITH_ATOMIC_WRITE).then_some(atomic_write),
-                flush: has(WITH_FLUSH).then_some(flush),
-            });
-        }
-        abi
+/// Writes the functions into a queue pair; `ops` are those that it has besides those that all have.
+///
+/// # Safety
+/// The structure is as long as [`QpAbi`].
+pub unsafe fn fill(qp: *mut ibv_qp_ex, ops: u64) {
+    let has = |op: u64| ops & op != 0;
+    // SAFETY: writes to members of the structure, which is long enough.
+    unsafe {
+        (*qp).wr_atomic_cmp_swp = Some(atomic_cmp_swp);
+        (*qp).wr_atomic_fetch_add = Some(atomic_fetch_add);
+        (*qp).wr_bind_mw = Some(bind_mw);
+        (*qp).wr_local_inv = Some(local_inv);
+        (*qp).wr_rdma_read = Some(rdma_read);
+        (*qp).wr_rdma_write = Some(rdma_write);
+        (*qp).wr_rdma_write_imm = Some(rdma_write_imm);
+        (*qp).wr_send = Some(send);
+        (*qp).wr_send_imm = Some(send_imm);
+        (*qp).wr_send_inv = Some(send_inv);
+        (*qp).wr_send_tso = Some(send_tso);
+        (*qp).wr_set_ud_addr = Some(set_ud_addr);
+        (*qp).wr_set_xrc_srqn = Some(set_xrc_srqn);
+        (*qp).wr_set_inline_data = Some(set_inline_data);
+        (*qp).wr_set_inline_data_list = Some(set_inline_data_list);
+        (*qp).wr_set_sge = Some(set_sge);
+        (*qp).wr_set_sge_list = Some(set_sge_list);
+        qp.byte_add(TAIL).cast::<Tail>().write(Tail {
+            start,
+            complete,
+            abort,
+            atomic_write: has(WITH_ATOMIC_WRITE).then_some(atomic_write),
+            flush: has(WITH_FLUSH).then_some(flush),
+        });
     }
 }
 
@@ -80,7 +68,8 @@ unsafe fn batch<'a>(qp: *mut ibv_qp_ex) -> Option<&'a mut Batch<'static>> {
 }
 
 unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
-    // SAFETY: as above; the endpoint lives as long as the handle, as `endpoint_of` says, and so as the batch in it.
+    // SAFETY: as above; the endpoint lives as long as the handle, as `endpoint_of` says, and so as
+    // the batch in it.
     unsafe {
         // Without a batch, complete tells.
         if let Ok(batch) = at_endpoint(qp.cast(), Batch::new) {

@@ -2,7 +2,7 @@
 //! for, accepted or answered, whoever made it; or the one that the program names instead.
 
 use super::id::Id;
-use crate::exports::qp::{associate, name, part};
+use crate::exports::qp_place::{attach, attach_named, detach};
 use crate::objects::endpoint::Endpoint;
 use std::sync::Arc;
 
@@ -11,16 +11,16 @@ use std::sync::Arc;
 ///
 /// # Safety
 /// What is in `id->qp` is NULL or a queue pair of this library.
-pub unsafe fn take_qp(id: &Id, endpoint: &Arc<Endpoint>, qp_num: u32) -> Result<(), i32> {
+pub unsafe fn attach_qp(id: &Id, endpoint: &Arc<Endpoint>, qp_num: u32) -> Result<(), i32> {
     // SAFETY: the id is there as long as it is borrowed; for the rest, as the caller promises.
     unsafe {
         let qp = (*id.abi()).qp;
         if !qp.is_null() {
-            associate(endpoint, qp)
+            attach(endpoint, qp)
         } else if qp_num != 0 {
-            name(endpoint, qp_num)
+            attach_named(endpoint, qp_num)
         } else {
-            part(endpoint)
+            detach(endpoint)
         }
     }
 }

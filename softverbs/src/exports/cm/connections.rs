@@ -1,9 +1,9 @@
 //! Connections: listened for, asked for, accepted, ended.
 
-use super::association::take_qp;
+use super::association::attach_qp;
 use super::id::id_of;
 use super::wait::complete;
-use crate::exports::qp::{initialize, set_ack_timeout};
+use crate::exports::qp_place::{initialize, set_ack_timeout};
 use crate::exports::returns::minus_one;
 use crate::frames::Private;
 use crate::objects::endpoint::ConnParam;
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn
                 srq: 0,
                 qp_num: 0,
             });
-            take_qp(id_of(id), &endpoint, param.qp_num)?;
+            attach_qp(id_of(id), &endpoint, param.qp_num)?;
             endpoint.lock().connect(&endpoint, &param)
         });
         drop(endpoint);
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_
         let (endpoint, sync) = (id_of(id).endpoint(), id_of(id).is_sync());
         let timeout = id_of(id).ack_timeout();
         let result = conn_param(param, Private::MAX).and_then(|param| {
-            take_qp(id_of(id), &endpoint, param.map_or(0, |param| param.qp_num))?;
+            attach_qp(id_of(id), &endpoint, param.map_or(0, |param| param.qp_num))?;
             let mut state = endpoint.lock();
             initialize(&mut state)?;
             state.accept(&endpoint, param.as_ref())?;

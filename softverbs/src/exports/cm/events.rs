@@ -1,10 +1,10 @@
 //! Event channels, and what comes on them.
 
-use super::association::take_qp;
+use super::association::attach_qp;
 use super::channel::{destroy_channel, events_of, new_channel};
 use super::id::{Id, id_of};
 use crate::exports::device::default_context;
-use crate::exports::qp::{initialize, set_ack_timeout};
+use crate::exports::qp_place::{initialize, set_ack_timeout};
 use crate::exports::returns::{minus_one, pointer};
 use crate::frames::Private;
 use crate::objects::cm::{ChannelHandle, CmEvent};
@@ -154,7 +154,7 @@ unsafe fn reply_taken(id: &Id, event: &CmEvent) -> (rdma_cm_event_type::Type, i3
         state.mine.qp_num
     };
     // SAFETY: as the caller promises.
-    let result = unsafe { take_qp(id, endpoint, named) }.and_then(|()| {
+    let result = unsafe { attach_qp(id, endpoint, named) }.and_then(|()| {
         let mut state = endpoint.lock();
         if state.qp.is_none() || state.program_moves_qp {
             return Ok(RDMA_CM_EVENT_CONNECT_RESPONSE);

@@ -4,7 +4,8 @@ use super::id::id_of;
 use crate::exports::cq::{
     ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq,
 };
-use crate::exports::qp::{create_qp, ibv_destroy_qp, note_reachable, part, qp_attr, set_state};
+use crate::exports::qp::{create_qp, ibv_destroy_qp, note_reachable, qp_attr, set_state};
+use crate::exports::qp_place::detach;
 use crate::exports::returns::minus_one;
 use crate::objects::endpoint::Phase;
 use crate::objects::errno_of;
@@ -108,7 +109,7 @@ unsafe fn create_id_qp(
             }
             let endpoint = id_of(id).endpoint();
             // One that the program has taken out of the id.
-            part(&endpoint)?;
+            detach(&endpoint)?;
             create_qp(&endpoint, pd, attr, ops)
         });
         match result {
