@@ -142,8 +142,8 @@ fn attach_locked(qps: &Qps, endpoint: &Arc<Endpoint>, qp: *mut QpHandle) -> Resu
 
 /// Brings the queue pair of an endpoint, whose program left that to connection management, to where
 /// it can be connected from: as the kernel does it, from RESET or INIT and from no other state. It gets
-/// the rights that connection management gives.
-pub fn initialize(state: &mut State) -> Result<(), i32> {
+/// the rights that connection management gives, and the timeout that `ibv_query_qp` tells.
+pub fn initialize(state: &mut State, ack_timeout: u8) -> Result<(), i32> {
     use ibv_qp_state::{IBV_QPS_INIT, IBV_QPS_RESET};
     if state.program_moves_qp {
         return Ok(());
@@ -151,19 +151,12 @@ pub fn initialize(state: &mut State) -> Result<(), i32> {
     let Some(qp) = &mut state.qp else {
         return Ok(());
     };
-    if !matches!(qp.state, IBV_QPS_RESET | IBV_QPS_INIT) {
+    // It has five bits, and the kernel notices that here.
+    if ack_timeout > 31 || !matches!(qp.state, IBV_QPS_RESET | IBV_QPS_INIT) {
         return Err(libc::EINVAL);
     }
     qp.state = IBV_QPS_INIT;
     qp.access = every_access();
+    qp.timeout = ack_timeout;
     Ok(())
-}
-
-/// What `ibv_query_qp` tells of a queue pair that connection management has connected.
-pub fn set_ack_timeout(state: &mut State, timeout: u8) {
-    if !state.program_moves_qp
-        && let Some(qp) = &mut state.qp
-    {
-        qp.timeout = timeout;
-    }
 }

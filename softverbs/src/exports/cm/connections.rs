@@ -3,7 +3,7 @@
 use super::association::attach_qp;
 use super::id::id_of;
 use super::wait::complete;
-use crate::exports::qp_place::{initialize, set_ack_timeout};
+use crate::exports::qp_place::initialize;
 use crate::exports::returns::minus_one;
 use crate::frames::Private;
 use crate::objects::endpoint::ConnParam;
@@ -104,10 +104,8 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_
         let result = conn_param(param, Private::MAX).and_then(|param| {
             attach_qp(id_of(id), &endpoint, param.map_or(0, |param| param.qp_num))?;
             let mut state = endpoint.lock();
-            initialize(&mut state)?;
-            state.accept(&endpoint, param.as_ref())?;
-            set_ack_timeout(&mut state, timeout);
-            Ok(())
+            initialize(&mut state, timeout)?;
+            state.accept(&endpoint, param.as_ref())
         });
         if result.is_err() {
             // The other side is not left waiting. Where there is none, nothing is to be done.

@@ -4,7 +4,7 @@ use super::association::attach_qp;
 use super::channel::{destroy_channel, events_of, new_channel};
 use super::id::{Id, id_of};
 use crate::exports::device::default_context;
-use crate::exports::qp_place::{initialize, set_ack_timeout};
+use crate::exports::qp_place::initialize;
 use crate::exports::returns::{minus_one, pointer};
 use crate::frames::Private;
 use crate::objects::cm::{ChannelHandle, CmEvent};
@@ -159,17 +159,17 @@ unsafe fn reply_taken(id: &Id, event: &CmEvent) -> (rdma_cm_event_type::Type, i3
         if state.qp.is_none() || state.program_moves_qp {
             return Ok(RDMA_CM_EVENT_CONNECT_RESPONSE);
         }
-        initialize(&mut state)?;
-        set_ack_timeout(&mut state, id.ack_timeout());
+        initialize(&mut state, id.ack_timeout())?;
         // It fails if the connection has ended meanwhile, which has an event of its own.
         let _ = state.establish(endpoint);
         Ok(RDMA_CM_EVENT_ESTABLISHED)
     });
     result.map_or_else(
-        |error| {
+        |_| {
             // The other side is not left waiting.
             let _ = endpoint.lock().reject(endpoint, Private::NONE);
-            (RDMA_CM_EVENT_CONNECT_ERROR, -error)
+            // librdmacm tells no more than that.
+            (RDMA_CM_EVENT_CONNECT_ERROR, -1)
         },
         |kind| (kind, 0),
     )

@@ -22,9 +22,9 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// A time of 4.096 µs * 2^14, 67 ms, if the program does not set another one. The link has its own
-/// times: this is what programs are told.
-const ACK_TIMEOUT: u8 = 14;
+/// A time of 4.096 µs * 2^17, 0.5 s, if the program does not set another one: the kernel's for its
+/// software device (seen on Linux 6.12). The link has its own times: this is what programs are told.
+const ACK_TIMEOUT: u8 = 17;
 
 /// What `rdma_create_ep` was given for the connections that come.
 pub struct ForRequests {

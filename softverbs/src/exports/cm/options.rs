@@ -46,14 +46,7 @@ pub unsafe extern "C" fn rdma_set_option(
     minus_one(match name {
         // There are no packets of its own to be marked.
         TOS => byte().map(|_| ()),
-        // `ibv_modify_qp` takes no more than five bits.
-        ACK_TIMEOUT => byte().and_then(|timeout| {
-            if timeout > 31 {
-                return Err(libc::EINVAL);
-            }
-            id.set_ack_timeout(timeout);
-            Ok(())
-        }),
+        ACK_TIMEOUT => byte().map(|timeout| id.set_ack_timeout(timeout)),
         REUSEADDR => number().and_then(|on| endpoint.lock().set_reuse(on)),
         AFONLY => number().and_then(|on| endpoint.lock().set_v6_only(on)),
         _ => Err(libc::ENOSYS),
