@@ -13,7 +13,7 @@
 //! - [`forks`], what a child process does not have of its parent's;
 //! - [`engine`], the one thread that makes progress for those who sleep or do nothing.
 //!
-//! [`settings`] are those of the environment.
+//! [`settings`] are those of the environment, and [`diagnostic`] has what is said on stderr.
 //!
 //! Three things to know before changing anything:
 //!
@@ -25,6 +25,7 @@
 //! - What comes from the other side is not trusted: [`frames::decode`] takes any bytes, and memory is
 //!   touched only after key, range and rights were looked at, in [`objects::memory`].
 
+pub mod diagnostic;
 pub mod engine;
 pub mod exports;
 pub mod forks;

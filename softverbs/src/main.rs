@@ -98,6 +98,9 @@ struct Device {
     /// Let any memory be registered for persistent flush, not only that of files.
     #[arg(long)]
     any_persistent: bool,
+    /// No line on stderr about peers that speak something else and the like.
+    #[arg(long)]
+    no_warn: bool,
 }
 
 impl Device {
@@ -109,6 +112,7 @@ impl Device {
             (self.no_odp, &settings::ODP),
             (self.iwarp, &settings::TRANSPORT),
             (self.any_persistent, &settings::PERSISTENT),
+            (self.no_warn, &settings::WARN),
         ];
         let other = |variable: &Variable| variable.words[usize::from(!variable.default)];
         let given = options.into_iter().filter(|(given, _)| *given);
@@ -159,7 +163,7 @@ fn print(text: &str) -> ExitCode {
 }
 
 /// What the environment says; an error if it says what nobody understands.
-fn settings() -> Result<[Reading; 5], ExitCode> {
+fn settings() -> Result<[Reading; 6], ExitCode> {
     let (_, readings) = settings::read(|name| env::var_os(name));
     let complaint = readings.iter().find_map(Reading::complaint);
     complaint.map_or(Ok(readings), |complaint| Err(refuse(&complaint)))

@@ -1,6 +1,7 @@
 //! Event channels, and what comes on them.
 
 use super::ids::{Id, id_of};
+use crate::diagnostic;
 use crate::exports::{minus_one, pointer};
 use crate::frames::Private;
 use crate::objects::cm::{ChannelHandle, CmEvent};
@@ -68,6 +69,7 @@ pub unsafe extern "C" fn rdma_get_cm_event(
     unsafe {
         let handle = &*channel.cast::<ChannelHandle>();
         if handle.is_forsaken() {
+            diagnostic::forked();
             return minus_one(Err(libc::ENODEV));
         }
         match handle.events.pop(|event| event.owner().handed.out()) {

@@ -3,7 +3,8 @@
 use super::{
     CONNECT_TIME, Endpoint, GREETING_TIME, PEER_GONE_TIME, Phase, State, TIME_WAIT, Timer,
 };
-use crate::frames::{Frame, Malformed, Params, Private};
+use crate::diagnostic::{self, Cause, Peer};
+use crate::frames::{Frame, Malformed, Params, Private, Stranger, VERSION};
 use crate::link::{Tcp, local_address_towards};
 use crate::objects::cm::CmEvent;
 use crate::objects::device::limits;
@@ -17,6 +18,8 @@ use std::time::Duration;
 
 /// Nobody listens there (`IB_CM_REJ_INVALID_SERVICE_ID`).
 const REJECTED_NO_SERVICE: u16 = 8;
+/// There, another version is spoken (`IB_CM_REJ_INVALID_CLASS_VERSION`).
+const REJECTED_OTHER_VERSION: u16 = 31;
 /// The program does not want the connection (`IB_CM_REJ_CONSUMER_DEFINED`).
 pub const REJECTED_BY_CONSUMER: u16 = 28;
 /// As many connections may wait as librdmacm asks for if the program does not say.
@@ -287,12 +290,12 @@ impl State {
             self.set_timer(endpoint, Timer::Open, TRY_TIME * self.tries);
             return;
         }
-        self.clear_timer(Timer::Handshake);
-        self.phase = Phase::Closed;
-        self.fail_qp();
         if error.kind() == io::ErrorKind::ConnectionRefused {
-            self.rejected(endpoint, REJECTED_NO_SERVICE, Private::NONE);
+            self.refused(endpoint, REJECTED_NO_SERVICE);
         } else {
+            self.clear_timer(Timer::Handshake);
+            self.phase = Phase::Closed;
+            self.fail_qp();
             self.event(endpoint, RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT);
         }
     }
@@ -434,7 +437,84 @@ impl State {
     }
 
     pub(super) fn handshake_timed_out(&mut self, endpoint: &Endpoint) {
+        let time = match self.phase {
+            Phase::Greeting => GREETING_TIME,
+            _ => CONNECT_TIME,
+        };
+        self.explain_silence(Some(time));
         self.lost(endpoint);
+    }
+
+    /// Whether nothing has come from the other side yet.
+    pub(super) fn awaits_first_frame(&self) -> bool {
+        matches!(self.phase, Phase::Greeting | Phase::RequestSent)
+    }
+
+    fn explain(&self, cause: Cause) {
+        let greeting = self.phase == Phase::Greeting;
+        if let Some(address) = self.remote {
+            let local = self.local.filter(|_| greeting);
+            let listener = local.map(|local| local.port());
+            diagnostic::peer(Peer { address, listener }, cause);
+        }
+    }
+
+    /// The link ends, or is given up after that time, before the other side has said who it is.
+    pub(super) fn explain_silence(&self, after: Option<Duration>) {
+        if !self.awaits_first_frame() {
+            return;
+        }
+        match (self.rx.buffered(), after) {
+            ([], Some(time)) => self.explain(Cause::Silent(time)),
+            // Who looks whether somebody listens, and goes, is no cause of anything.
+            ([], None) if self.phase == Phase::Greeting => {}
+            ([], None) => self.explain(Cause::Ended),
+            (said, _) => self.explain(Cause::Stranger(Stranger::WrongMagic, said)),
+        }
+    }
+
+    /// The first that comes from the other side is not what this protocol begins with. Of a request
+    /// that was sent this ends as on a device: nobody there offers the service, or not in this
+    /// version.
+    pub(super) fn met_stranger(
+        &mut self,
+        endpoint: &Endpoint,
+        stranger: Stranger,
+    ) -> Result<(), Malformed> {
+        self.explain(Cause::Stranger(stranger, self.rx.buffered()));
+        let reason = match (stranger, self.phase) {
+            (Stranger::Malformed, _) | (Stranger::WrongMagic, Phase::Greeting) => {
+                return Err(Malformed);
+            }
+            (Stranger::WrongVersion(_), Phase::Greeting) => {
+                self.rx.drop_rest();
+                self.give_up_greeting(endpoint, Frame::Version(VERSION));
+                return Ok(());
+            }
+            (Stranger::WrongVersion(_), _) => REJECTED_OTHER_VERSION,
+            (Stranger::WrongMagic, _) => REJECTED_NO_SERVICE,
+        };
+        self.refused(endpoint, reason);
+        Ok(())
+    }
+
+    /// Nobody there takes the request.
+    fn refused(&mut self, endpoint: &Endpoint, reason: u16) {
+        self.drop_link(endpoint);
+        self.clear_timer(Timer::Handshake);
+        self.phase = Phase::Closed;
+        self.fail_qp();
+        self.rejected(endpoint, reason, Private::NONE);
+    }
+
+    /// A link that came to a listener comes to nothing; the other side is told so.
+    fn give_up_greeting(&mut self, endpoint: &Endpoint, last: Frame) {
+        self.clear_timer(Timer::Handshake);
+        self.parent = Default::default();
+        self.abandoned = true;
+        self.phase = Phase::Closed;
+        self.tx.control(last);
+        self.set_timer(endpoint, Timer::Linger, GREETING_TIME);
     }
 
     pub(super) fn disconnect_timed_out(&mut self, endpoint: &Endpoint) {
@@ -478,6 +558,10 @@ impl State {
                 event.private = private;
                 event.private_len = Private::MAX;
                 self.events.push(event);
+            }
+            (Frame::Request(..), Phase::RequestSent) => {
+                self.explain(Cause::Echo);
+                self.refused(endpoint, REJECTED_NO_SERVICE);
             }
             (Frame::Reject(reason, private), Phase::RequestSent) => {
                 self.clear_timer(Timer::Handshake);
@@ -524,12 +608,8 @@ impl State {
         {
             return;
         }
-        self.parent = Default::default();
-        self.abandoned = true;
-        self.phase = Phase::Closed;
         let reject = Frame::Reject(REJECTED_BY_CONSUMER, Private::NONE);
-        self.tx.control(reject);
-        self.set_timer(endpoint, Timer::Linger, GREETING_TIME);
+        self.give_up_greeting(endpoint, reject);
     }
 
     /// Tells who listens, unless it does no longer, or has enough that wait.

@@ -103,8 +103,16 @@ impl Default for Present {
 }
 
 impl Receiver {
-    fn buffered(&self) -> &[u8] {
+    pub fn buffered(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
+    }
+
+    /// Drops all that still comes.
+    pub fn drop_rest(&mut self) {
+        self.used(self.end - self.start);
+        self.sink = Sink::Discard;
+        self.in_frame = true;
+        self.left = usize::MAX;
     }
 
     fn used(&mut self, n: usize) {
@@ -147,6 +155,7 @@ impl State {
                 Err(ErrorKind::WouldBlock) => break,
                 Err(ErrorKind::Interrupted) => {}
                 Ok(_) | Err(_) => {
+                    self.explain_silence(None);
                     self.lost(endpoint);
                     return true;
                 }
@@ -254,7 +263,15 @@ impl State {
                 if self.tx.is_overfull() {
                     return Err(Malformed);
                 }
-                let Some((frame, used, payload)) = frames::decode(self.rx.buffered())? else {
+                let decoded = if self.awaits_first_frame() {
+                    match frames::decode_first(self.rx.buffered()) {
+                        Ok(decoded) => decoded,
+                        Err(stranger) => return self.met_stranger(endpoint, stranger),
+                    }
+                } else {
+                    frames::decode(self.rx.buffered())?
+                };
+                let Some((frame, used, payload)) = decoded else {
                     return Ok(());
                 };
                 self.rx.used(used);
@@ -462,7 +479,8 @@ impl State {
             | Frame::Reject(..)
             | Frame::Ready
             | Frame::Disconnect
-            | Frame::Disconnected => return self.manage(endpoint, frame),
+            | Frame::Disconnected
+            | Frame::Version(_) => return self.manage(endpoint, frame),
             _ if !matches!(
                 self.phase,
                 Phase::Established

@@ -28,6 +28,7 @@ const ON: Settings = Settings {
     odp: true,
     iwarp: false,
     any_persistent: false,
+    warn: true,
 };
 
 /// Memory of the test, unmapped in the end.
