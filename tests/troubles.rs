@@ -16,7 +16,7 @@ use support::{cc, release, root, run, scratch, softverbs, vm};
 
 const PAGE: &str = "docs/troubleshooting.md";
 
-const OVER_SOFTVERBS: [&str; 24] = [
+const OVER_SOFTVERBS: [&str; 25] = [
     "wildcard",
     "other-host",
     "no-host",
@@ -32,6 +32,7 @@ const OVER_SOFTVERBS: [&str; 24] = [
     "descriptors",
     "port-taken",
     "rejected",
+    "forked",
     "long-data",
     "nothing-yet",
     "access-error",

@@ -10,6 +10,7 @@
 
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <time.h>
 
 #define WAIT_MS 20000
@@ -363,6 +364,25 @@ static void rejected(void)
 	printf("event: %s\n", rpma_utils_conn_event_2str(next_event(here.conn)));
 }
 
+static void forked(void)
+{
+	struct rpma_conn_req *req;
+	int status;
+	pid_t pid;
+
+	open_peer();
+	listen_somewhere();
+	fflush(stdout);
+	pid = fork();
+	if (pid == 0) {
+		TROUBLE(rpma_ep_next_conn_req(ep, NULL, &req));
+		fflush(stdout);
+		_exit(0);
+	}
+	if (pid < 0 || waitpid(pid, &status, 0) != pid || status != 0)
+		FAIL("the child has not ended well: %s", strerror(errno));
+}
+
 static void long_data(void)
 {
 	struct rpma_conn_private_data data = {here.memory, 57};
@@ -508,6 +528,7 @@ static const struct {
 	{"port-taken", port_taken},
 	{"port-low", port_low},
 	{"rejected", rejected},
+	{"forked", forked},
 	{"long-data", long_data},
 	{"nothing-yet", nothing_yet},
 	{"access-error", access_error},

@@ -1,5 +1,7 @@
 //! `softverbs`, the launcher: runs a program with the library preloaded, and tells about the device.
 
+mod program;
+
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 use serde_json::{Map, Value, json};
@@ -51,7 +53,7 @@ fn more() -> String {
 Exit status:
   0            Of the program that was run, its own status, whatever that is
   2            The arguments or the environment are not understood
-  {CANNOT_RUN}          The program can't be run, or the library is not there
+  {CANNOT_RUN}          The program can't be run, or not with the library, or that is not there
   {NOT_FOUND}          There is no such program
 
 Examples:
@@ -204,6 +206,13 @@ fn run(device: &Device, program: &[OsString]) -> ExitCode {
     let [name, arguments @ ..] = program else {
         return refuse("no program to run");
     };
+    if let Some((file, why)) = program::obstacle(name) {
+        let file = file.to_string_lossy();
+        return fail(
+            &format!("{file} can't be run with softverbs: {why}"),
+            CANNOT_RUN,
+        );
+    }
     let error = Command::new(name)
         .args(arguments)
         .env("LD_PRELOAD", preload.join(OsStr::new(":")))

@@ -28,6 +28,9 @@ pub enum Remedy {
 const FILES: &str = "The process has as many descriptors open as it may: close some, or raise the \
     limit (`ulimit -n`, LimitNOFILE= of a systemd unit)";
 const GONE: &str = "The device is gone or broken: the kernel's log (dmesg) may say why";
+const FORKED: &str = "After fork(), the listener and the connections stay with the process that made \
+    them: a daemon goes to the background before it listens. Otherwise the device is gone, and the \
+    kernel's log (dmesg) may say why";
 
 const NO_HOST: &str = "It is neither an address nor the name of a host: `getent hosts` shows what a \
     name stands for";
@@ -36,7 +39,8 @@ const NO_PORT: &str = "A port is a number from 0 to 65535";
 const NO_DEVICE: &str = "librdmacm finds no RDMA device that it can use: `rdma link` and \
     `ibv_devices` show what there is";
 const NOT_SERVED: &str = "An RDMA device serves the addresses of its own network interface, which \
-    `rdma link` shows, and loopback has none; softverbs serves every address";
+    `rdma link` shows, and loopback has none; over softverbs (`softverbs run -- PROGRAM`) every \
+    address is served";
 const WILDCARD: &str = "The wildcard stands for all addresses of the host: name one that a device \
     serves";
 const NOT_OURS: &str = "It is no address of this host: `ip address` shows those that are";
@@ -141,6 +145,7 @@ impl Remedy {
                 | "ibv_destroy_srq",
                 EBUSY,
             ) => Text(IN_USE),
+            ("rdma_get_cm_event", ENODEV) => Text(FORKED),
             (_, ENODEV | EIO) => Text(GONE),
             _ => Unknown,
         }
@@ -255,8 +260,8 @@ fn show_unopened(f: &mut fmt::Formatter, path: &CStr, errno: Errno) -> fmt::Resu
     match errno.0 {
         libc::ENOENT => write!(
             f,
-            ". There is no {path}: without an RDMA device use softverbs; with one, load the kernel \
-             modules ib_uverbs and rdma_ucm, or give the container its device files \
+            ". There is no {path}: without an RDMA device run the program by `softverbs run -- \
+             PROGRAM`; with one, load the kernel modules ib_uverbs and rdma_ucm, or give the container its device files \
              (--device=/dev/infiniband)"
         ),
         libc::EMFILE | libc::ENFILE => write!(f, ". {FILES}"),
@@ -336,6 +341,7 @@ mod tests {
             "rdma_connect",
             "rdma_accept",
             "rdma_disconnect",
+            "rdma_get_cm_event",
             "rdma_create_qp_ex",
             "ibv_reg_mr",
             "ibv_advise_mr",
