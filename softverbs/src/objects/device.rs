@@ -142,7 +142,7 @@ impl Context {
     /// The context is one of [`Context::open`], and is not used any more.
     pub unsafe fn close(context: *mut ibv_context) {
         // Others in the process have the common one, too: it stays.
-        if *lock(&DEFAULT) != context.addr() {
+        if lock(&DEFAULT).0 != Self::start(context) {
             // SAFETY: as the caller promises.
             drop(unsafe { Box::from_raw(Self::start(context)) });
         }
@@ -164,23 +164,27 @@ impl Context {
     }
 }
 
-/// The address of the context of those who did not open one.
-static DEFAULT: Mutex<usize> = Mutex::new(0);
+/// The context of those who did not open one, or NULL. C's pointer leads into it, and this is the only
+/// one to its start, by which leak checkers know that it is not lost.
+struct Common(*mut Context);
+
+// SAFETY: a context can be used by all threads, and this one is never closed.
+unsafe impl Send for Common {}
+
+static DEFAULT: Mutex<Common> = Mutex::new(Common(ptr::null_mut()));
 
 /// What guards the context that is everybody's.
 pub struct Locks {
-    _default: MutexGuard<'static, usize>,
+    _default: MutexGuard<'static, Common>,
     _events: Option<events::Locks>,
 }
 
 impl Locks {
     pub fn take() -> Self {
         let default = lock(&DEFAULT);
-        let context: *const ibv_context = ptr::with_exposed_provenance(*default);
-        let events = (!context.is_null()).then(|| {
-            // SAFETY: it is never closed.
-            unsafe { Context::of(context) }.events.locks()
-        });
+        // SAFETY: it is NULL, or never closed.
+        let context: Option<&'static Context> = unsafe { default.0.as_ref() };
+        let events = context.map(|context| context.events.locks());
         Locks {
             _default: default,
             _events: events,
@@ -192,11 +196,15 @@ impl Locks {
 /// can't be opened; `errno` says why.
 pub fn default_context() -> *mut ibv_context {
     let mut default = lock(&DEFAULT);
-    if *default == 0 {
+    if default.0.is_null() {
         match Context::open() {
-            Ok(context) => *default = context.expose_provenance(),
-            Err(error) => exports::unsupported::set_errno(errno_of(&error)),
+            Ok(context) => default.0 = Context::start(context),
+            Err(error) => {
+                exports::unsupported::set_errno(errno_of(&error));
+                return ptr::null_mut();
+            }
         }
     }
-    ptr::with_exposed_provenance_mut(*default)
+    // SAFETY: it is never closed.
+    unsafe { &raw mut (*default.0).verbs.context }
 }
