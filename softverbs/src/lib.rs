@@ -13,7 +13,8 @@
 //! - [`forks`], what a child process does not have of its parent's;
 //! - [`engine`], the one thread that makes progress for those who sleep or do nothing.
 //!
-//! [`settings`] are those of the environment, and [`diagnostic`] has what is said on stderr.
+//! [`settings`] are those of the environment, and [`diagnostic`] has what is said on stderr, and
+//! `valgrind` what is said to that.
 //!
 //! Three things to know before changing anything:
 //!
@@ -33,3 +34,4 @@ pub mod frames;
 pub mod link;
 pub mod objects;
 pub mod settings;
+mod valgrind;

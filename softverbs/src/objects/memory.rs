@@ -23,6 +23,7 @@ use rustix::mm::Advice;
 
 use super::alive::{Alive, Kind};
 use crate::settings::Settings;
+use crate::valgrind;
 pub use keys::Locks;
 use lasting::Lasting;
 
@@ -291,6 +292,7 @@ impl Region {
         {
             return Err(Errno::INVAL);
         }
+        valgrind::leave_alone(memory.clone());
         Ok(Region {
             domain: domain.clone(),
             lkey: 0,
