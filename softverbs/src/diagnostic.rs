@@ -83,35 +83,35 @@ impl fmt::Display for Peer {
 
 /// Tells why the other side is no peer.
 pub fn peer(peer: Peer, cause: Cause) {
-    static VERSIONS: Once = Once::new();
-    static STRANGERS: Once = Once::new();
-    static UNANSWERED: Once = Once::new();
-    let once = match cause {
+    static VERSIONS: Told = Told::new();
+    static STRANGERS: Told = Told::new();
+    static UNANSWERED: Told = Told::new();
+    let told = match cause {
         Cause::Stranger(Stranger::WrongVersion(_), _) => &VERSIONS,
         Cause::Stranger(..) | Cause::Echo => &STRANGERS,
         Cause::Ended | Cause::Silent(_) => &UNANSWERED,
     };
-    once.tell(format_args!("{peer}: {cause}"));
+    told.once(format_args!("{peer}: {cause}"));
 }
 
 /// Tells that a channel of the parent process is asked for events in a child of it.
 pub fn forked() {
-    static FORKED: Once = Once::new();
-    FORKED.tell(format_args!(
+    static FORKED: Told = Told::new();
+    FORKED.once(format_args!(
         "the listener and connections of the event channel are those of the parent process, \
          and do not survive fork(): make them in the process that uses them"
     ));
 }
 
 /// One kind of cause: the process that has told of it, since a child of that has not.
-struct Once(AtomicU32);
+struct Told(AtomicU32);
 
-impl Once {
+impl Told {
     const fn new() -> Self {
-        Once(AtomicU32::new(0))
+        Told(AtomicU32::new(0))
     }
 
-    fn tell(&self, what: fmt::Arguments) {
+    fn once(&self, what: fmt::Arguments) {
         if !Settings::get().warn {
             return;
         }
@@ -131,7 +131,8 @@ fn say(line: &str) {
     // A pipe is ready if it takes 4096 bytes at once, which is more than a line has.
     let now = Timespec::default();
     if poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
-        && fds[0].revents().contains(PollFlags::OUT)
+        // Nobody reads a pipe that has an error, and writing to it may end the program.
+        && fds[0].revents() == PollFlags::OUT
     {
         // Who has closed it does not want to know.
         let _ = rustix::io::write(stderr, line.as_bytes());

@@ -42,8 +42,8 @@ impl fmt::Display for Obstacle {
             }
             Obstacle::Privileged(by) => write!(
                 f,
-                "the dynamic loader preloads no library into it, because it has {by}: run it as \
-                 its owner, or a copy without"
+                "the dynamic loader preloads no library into it, because it has {by}: run a copy \
+                 without"
             ),
         }
     }

@@ -196,7 +196,7 @@ fn a_program_of_another_word_size_or_processor_is_refused() {
 /// The launcher says of a program what the loader does with it: preload, or not.
 #[test]
 fn a_program_that_gains_rights_is_refused() {
-    const BITS: &str = "-ID bit: run it as its owner, or a copy without";
+    const BITS: &str = "-ID bit: run a copy without";
     // SAFETY: it only asks.
     if unsafe { libc::getuid() } != 0 {
         // Who is not root can't make any, and there is one on each system.

@@ -339,7 +339,7 @@ impl Part {
         Self::start_with(role, |_| {})
     }
 
-    fn start_with(role: &str, prepare: impl FnOnce(&mut Command)) -> Self {
+    pub fn start_with(role: &str, prepare: impl FnOnce(&mut Command)) -> Self {
         explain();
         let mut command = Command::new(env::current_exe().unwrap());
         command

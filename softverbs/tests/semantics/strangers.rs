@@ -5,8 +5,9 @@ use crate::common::*;
 use rdma_sys::{ibv_qp_state, ibv_sge, ibv_wc_status};
 use softverbs::frames::{self, AtomicOp, Flags, FlushKind, Frame, Nak, Params, Private, Remote};
 use softverbs::frames::{HEADER, MAX_FIELDS, SEGMENT};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, PipeReader, PipeWriter, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -419,6 +420,34 @@ fn nothing_is_said_where_that_is_not_wanted_or_nobody_did_wrong() {
         let off = [("SOFTVERBS_WARN", "off")];
         assert_eq!(said_by(test, LIMIT, &off), [""; 0]);
     }
+}
+
+/// A pipe that takes no more, to be written to. Its reader stays.
+fn full_pipe() -> (PipeReader, PipeWriter) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    let set = |flags: libc::c_int| {
+        let fd = writer.as_raw_fd();
+        assert_eq!(c!(libc::fcntl(fd, libc::F_SETFL, flags)), 0);
+    };
+    set(libc::O_NONBLOCK);
+    while (&writer).write(&[0]).is_ok() {}
+    set(0);
+    (reader, writer)
+}
+
+/// The line is lost, and not the program.
+#[test]
+fn nobody_waits_for_a_stderr_that_nobody_reads() {
+    if role().is_some() {
+        let listener = Listener::new();
+        meets(&listener, &request_of(2));
+        return;
+    }
+    let (_reader, writer) = full_pipe();
+    let mut part = Part::start_with("full", |command| {
+        command.env_remove("SOFTVERBS_WARN").stderr(writer);
+    });
+    part.ends();
 }
 
 // ---- after the handshake ----
