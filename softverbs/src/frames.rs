@@ -18,9 +18,9 @@ const MAGIC: u64 = u64::from_le_bytes(*b"softvrbs");
 /// The version of what is described here.
 pub const VERSION: u16 = 1;
 /// The bytes at the start of a connection that are the same in all versions, so that any two versions
-/// can tell each other apart: the header, with [`REQUEST`], [`REPLY`] or [`VERSIONS`] as its kind and
+/// can tell each other apart: the header, with `REQUEST`, `REPLY` or `VERSIONS` as its kind and
 /// the version as its code, and then the magic number. What follows is up to the version. Only
-/// [`REJECT`] may come in place of them, from a side that knows the version it was asked in.
+/// `REJECT` may come in place of them, from a side that knows the version it was asked in.
 pub const OPENING: usize = HEADER + size_of::<u64>();
 
 bitflags::bitflags! {
