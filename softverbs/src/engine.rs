@@ -8,10 +8,11 @@ use crate::objects::endpoint::{Endpoint, Timer};
 use crate::objects::endpoint::{LOOKS_OF_TRUST, MOST_PATIENCE, PATIENCE};
 use crate::objects::lock;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
+use rustix::io::Errno;
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
 use std::time::{Duration, Instant};
@@ -26,7 +27,9 @@ pub struct Interest {
 struct Engine {
     epoll: Own,
     wake: Own,
-    endpoints: RwLock<HashMap<u64, Arc<Endpoint>>>,
+    /// Those that are watched, with the descriptors of their links. A link is closed only after its
+    /// endpoint was removed here.
+    endpoints: RwLock<HashMap<u64, (Arc<Endpoint>, RawFd)>>,
     timers: Mutex<BTreeMap<Due, Weak<Endpoint>>>,
     /// Endpoints that a polling program looks after itself for now.
     leased: Mutex<Vec<Arc<Endpoint>>>,
@@ -42,6 +45,8 @@ struct Engine {
     held: Mutex<Vec<Arc<Endpoint>>>,
     /// How often the thread has looked whether it came.
     looks: AtomicU32,
+    /// Endpoints with something to be done that was deferred, since they were locked.
+    deferred: Mutex<Vec<Arc<Endpoint>>>,
 }
 
 /// When whose timer is due.
@@ -121,6 +126,7 @@ impl Engine {
             away: AtomicBool::new(false),
             held: Mutex::default(),
             looks: AtomicU32::new(0),
+            deferred: Mutex::default(),
         })
     }
 
@@ -146,6 +152,7 @@ impl Engine {
         let mut next_release = next_look;
         let (mut polls, mut patience) = (0, PATIENCE);
         loop {
+            self.do_deferred();
             let mut timeout = self.run_timers();
             let mut at_most = |time: Duration| {
                 if timeout.is_none_or(|timeout| timeout > time) {
@@ -191,8 +198,13 @@ impl Engine {
                 tv_nsec: LEASE_TIME.subsec_nanos().into(),
             };
             let mut wake = [PollFd::new(&self.wake, PollFlags::IN)];
-            let _ = poll(&mut wake, Some(&time));
+            if let Ok(1..) = poll(&mut wake, Some(&time)) {
+                self.woken();
+            }
+            self.do_deferred();
             self.run_timers();
+            // A program that turns the wheel need not be the one that had been left alone with a link.
+            self.look_after_leases();
             // Those that were held before the last look.
             self.release_held(self.look().wrapping_sub(1));
             let now = counts();
@@ -238,6 +250,13 @@ impl Engine {
         }
     }
 
+    fn do_deferred(&self) {
+        let deferred = std::mem::take(&mut *lock(&self.deferred));
+        for endpoint in deferred {
+            endpoint.do_deferred();
+        }
+    }
+
     fn look_after_leases(&self) {
         let leased = std::mem::take(&mut *lock(&self.leased));
         let kept: Vec<_> = leased
@@ -269,6 +288,36 @@ impl Engine {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
+    fn woken(&self) {
+        let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+    }
+
+    /// Deals with what the link of an endpoint has; says whether that was possible, or the endpoint
+    /// is locked.
+    fn ready(&self, token: u64, readable: bool, writable: bool) -> bool {
+        let endpoint = |all: &HashMap<_, (Arc<Endpoint>, RawFd)>| {
+            all.get(&token).map(|(endpoint, _)| endpoint.clone())
+        };
+        let Some(endpoint) = self.endpoints.read().ok().and_then(|all| endpoint(&all)) else {
+            return true;
+        };
+        if endpoint.ready(readable, writable) {
+            return true;
+        }
+        if !IS_ENGINE.get() {
+            return false;
+        }
+        // It would be found ready again at once, as long as it is locked: so it is not watched.
+        if let Ok(all) = self.endpoints.read()
+            && let Some((_, fd)) = all.get(&token)
+        {
+            // SAFETY: it is open as long as the endpoint is in there.
+            let _ = epoll::delete(&self.epoll, unsafe { BorrowedFd::borrow_raw(*fd) });
+        }
+        endpoint.ready_or_deferred(readable, writable);
+        true
+    }
+
     /// Waits for links, and deals with what they have; gives the last one for which there was
     /// something, or the token of the waker.
     fn wait(&self, timeout: Option<Duration>) -> Option<u64> {
@@ -283,24 +332,17 @@ impl Engine {
         let mut came = None;
         for event in events {
             let token = event.data.u64();
-            came = Some(token);
             if token == WAKE {
-                let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+                came = Some(token);
+                self.woken();
                 continue;
             }
-            let endpoint = self
-                .endpoints
-                .read()
-                .ok()
-                .and_then(|all| all.get(&token).cloned());
-            if let Some(endpoint) = endpoint {
-                use epoll::EventFlags as E;
-                let flags = event.flags;
-                let ended = flags.intersects(E::ERR | E::HUP);
-                endpoint.ready(
-                    flags.contains(E::IN) || ended,
-                    flags.contains(E::OUT) || ended,
-                );
+            use epoll::EventFlags as E;
+            let flags = event.flags;
+            let ended = flags.intersects(E::ERR | E::HUP);
+            let (readable, writable) = (flags.contains(E::IN), flags.contains(E::OUT));
+            if self.ready(token, readable || ended, writable || ended) {
+                came = Some(token);
             }
         }
         came
@@ -348,7 +390,7 @@ pub fn add(fd: BorrowedFd<'_>, endpoint: Arc<Endpoint>, interest: Interest) {
     let engine = engine();
     let token = endpoint.token;
     if let Ok(mut endpoints) = engine.endpoints.write() {
-        endpoints.insert(token, endpoint);
+        endpoints.insert(token, (endpoint, fd.as_raw_fd()));
     }
     let data = epoll::EventData::new_u64(token);
     // Fails only for want of kernel memory.
@@ -363,7 +405,9 @@ pub fn suspend(fd: BorrowedFd<'_>) {
 /// Watches again.
 pub fn resume(fd: BorrowedFd<'_>, token: u64, interest: Interest) {
     let data = epoll::EventData::new_u64(token);
-    let _ = epoll::add(&engine().epoll, fd, data, flags(interest));
+    if epoll::add(&engine().epoll, fd, data, flags(interest)) == Err(Errno::EXIST) {
+        change(fd, token, interest);
+    }
 }
 
 pub fn change(fd: BorrowedFd<'_>, token: u64, interest: Interest) {
@@ -372,9 +416,8 @@ pub fn change(fd: BorrowedFd<'_>, token: u64, interest: Interest) {
 }
 
 pub fn remove(fd: BorrowedFd<'_>, token: u64) {
-    let engine = engine();
-    let _ = epoll::delete(&engine.epoll, fd);
     forget(token);
+    let _ = epoll::delete(&engine().epoll, fd);
 }
 
 /// Lets go of an endpoint whose descriptor is closed already.
@@ -457,6 +500,13 @@ pub fn lease(endpoint: Arc<Endpoint>) {
     if leased.len() == 1 {
         engine.wake();
     }
+}
+
+/// Has the thread do what was deferred, since the endpoint was locked.
+pub fn take_deferred(endpoint: Arc<Endpoint>) {
+    let engine = engine();
+    lock(&engine.deferred).push(endpoint);
+    engine.wake();
 }
 
 /// Notes that an endpoint owes an acknowledgement, if the thread will look after it soon.

@@ -18,8 +18,10 @@ use crate::frames::{Frame, Params, Private};
 use crate::link::{Link, Tcp, TcpListener};
 use rdma_sys::{ibv_qp_state, rdma_cm_event_type, rdma_cm_id};
 use receive::Receiver;
+use std::mem::ManuallyDrop;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 use transmit::Transmitter;
@@ -96,8 +98,61 @@ pub struct Endpoint {
     waiting: AtomicUsize,
     /// The thread that is putting requests together, and so has all of it locked; 0 is none.
     composer: AtomicUsize,
-    /// Receives were posted meanwhile.
-    receives: AtomicBool,
+    /// What is to be done that found the endpoint locked: `DEFERRED_*`. The engine's thread does it
+    /// when the lock is free.
+    deferred: AtomicU32,
+}
+
+/// The engine's thread found that the link has something, and does not watch it meanwhile.
+const DEFERRED_LINK: u32 = 1;
+/// A timer is due.
+const DEFERRED_TIMER: u32 = 2;
+/// No answer has come that an acknowledgement could go with.
+const DEFERRED_ACK: u32 = 4;
+/// The program will wait for an event.
+const DEFERRED_LEASE: u32 = 8;
+/// A receive was posted to the shared queue.
+const DEFERRED_RECEIVE: u32 = 16;
+/// A completion queue of the queue pair was overrun.
+const DEFERRED_OVERRUN: u32 = 32;
+/// The engine has been told of all these.
+const DEFERRED_QUEUED: u32 = 1 << 31;
+
+/// A locked endpoint.
+///
+/// A program may keep it locked for as long as it likes (`ibv_wr_start`), so nobody who works for
+/// other connections waits for it: see [`Endpoint::lock_or_defer`].
+pub struct Locked<'a> {
+    endpoint: &'a Endpoint,
+    /// Released before the endpoint is looked at again.
+    state: ManuallyDrop<MutexGuard<'a, State>>,
+}
+
+impl Deref for Locked<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        // SAFETY: once, and it is not used after this.
+        unsafe { ManuallyDrop::drop(&mut self.state) };
+        // Who defers marks first and then tries to lock; here the lock is free first, and the marks
+        // are looked at then. One of both sees the other.
+        fence(Ordering::SeqCst);
+        if self.endpoint.deferred.load(Ordering::Relaxed) != 0 {
+            self.endpoint.pass_deferred();
+        }
+    }
 }
 
 /// Whether a program that polls has the link to itself.
@@ -225,7 +280,7 @@ impl Endpoint {
             handed: Handed::default(),
             waiting: AtomicUsize::new(0),
             composer: AtomicUsize::new(0),
-            receives: AtomicBool::new(false),
+            deferred: AtomicU32::new(0),
         })
     }
 
@@ -238,30 +293,102 @@ impl Endpoint {
         }
     }
 
-    pub fn lock(&self) -> MutexGuard<'_, State> {
+    pub fn lock(&self) -> Locked<'_> {
         self.checked(lock(&self.state))
     }
 
     /// As [`Endpoint::lock`], if nobody has it.
-    fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+    fn try_lock(&self) -> Option<Locked<'_>> {
         self.state.try_lock().ok().map(|state| self.checked(state))
     }
 
+    /// As [`Endpoint::lock`], if nobody has it; otherwise the engine's thread is to do this when it
+    /// is free.
+    fn lock_or_defer(&self, what: u32) -> Option<Locked<'_>> {
+        if let Some(state) = self.try_lock() {
+            return Some(state);
+        }
+        self.deferred.fetch_or(what, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let state = self.try_lock()?;
+        self.deferred.fetch_and(!what, Ordering::SeqCst);
+        Some(state)
+    }
+
+    /// Tells the engine that there is something deferred and that the lock was free just now.
+    #[cold]
+    fn pass_deferred(&self) {
+        let before = self.deferred.fetch_or(DEFERRED_QUEUED, Ordering::SeqCst);
+        if before & DEFERRED_QUEUED == 0 {
+            engine::take_deferred(self.arc());
+        }
+    }
+
+    /// Does what was deferred, if the lock is free; otherwise the engine is told again.
+    pub fn do_deferred(&self) {
+        self.deferred.fetch_and(!DEFERRED_QUEUED, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let Some(mut state) = self.try_lock() else {
+            return;
+        };
+        let what = self.deferred.fetch_and(DEFERRED_QUEUED, Ordering::SeqCst);
+        let has = |one| what & one != 0;
+        if has(DEFERRED_LINK) {
+            // It is not watched, whatever was told to the engine since.
+            state.interest = Interest::default();
+        }
+        if has(DEFERRED_OVERRUN) {
+            state.overrun(self);
+        }
+        if has(DEFERRED_TIMER) {
+            for timer in Deadlines::ALL {
+                state.run_timer(self, timer);
+            }
+        }
+        if has(DEFERRED_ACK) && state.ack_held.is_some() {
+            state.answer_missing();
+            state.pump(self);
+        }
+        if has(DEFERRED_LEASE) {
+            state.end_lease(self);
+        }
+        if has(DEFERRED_RECEIVE) {
+            state.tell_receive_posted(self);
+        }
+        state.watch(self);
+    }
+
     /// The state, which in a child process is without what was the parent's.
-    fn checked<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn checked<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Locked<'a> {
         if self.generation != forks::generation() {
             state.orphan();
         }
-        state
+        Locked {
+            endpoint: self,
+            state: ManuallyDrop::new(state),
+        }
     }
 
-    /// Deals with what the link has, as the engine found.
-    pub fn ready(&self, readable: bool, writable: bool) {
-        // It is still so when the requests have been put together.
-        if self.is_composed_here() {
-            return;
+    /// Deals with what the link has, as the engine's thread found, or a thread that polls. If it is
+    /// locked, the latter may look again as often as it likes; the former is to stop watching the
+    /// link.
+    pub fn ready(&self, readable: bool, writable: bool) -> bool {
+        let Some(state) = self.try_lock() else {
+            return false;
+        };
+        self.ready_locked(state, readable, writable);
+        true
+    }
+
+    /// As [`Endpoint::ready`], when the link is not watched any more.
+    pub fn ready_or_deferred(&self, readable: bool, writable: bool) {
+        if let Some(mut state) = self.lock_or_defer(DEFERRED_LINK) {
+            state.interest = Interest::default();
+            self.ready_locked(state, readable, writable);
         }
-        let mut state = self.lock();
+    }
+
+    fn ready_locked(&self, mut state: Locked<'_>, readable: bool, writable: bool) {
         match state.phase {
             Phase::Listening => state.accept_links(self),
             Phase::Connecting => state.opened(self),
@@ -315,7 +442,10 @@ impl Endpoint {
     /// Whether a program still looks after the link itself. If not, the engine does from now on.
     pub fn keeps_lease(&self) -> bool {
         let polls = self.polls.load(Ordering::Relaxed);
-        let mut state = self.lock();
+        // Whoever has it locked looks after it. It is looked at again in a millisecond.
+        let Some(mut state) = self.try_lock() else {
+            return true;
+        };
         let lease = &mut state.lease;
         if !lease.held {
             return false;
@@ -342,15 +472,15 @@ impl Endpoint {
 
     /// The program will wait: the engine is to look after the link.
     pub fn end_lease(&self) {
-        if self.is_composed_here() {
-            return;
+        if let Some(mut state) = self.lock_or_defer(DEFERRED_LEASE) {
+            state.end_lease(self);
         }
-        let mut state = self.lock();
-        state.lease.asked = 0;
-        if std::mem::take(&mut state.lease.held) {
-            if state.ack_held.is_some() {
-                state.pump(self);
-            }
+    }
+
+    /// A completion queue of the queue pair was overrun.
+    pub fn overrun(&self) {
+        if let Some(mut state) = self.lock_or_defer(DEFERRED_OVERRUN) {
+            state.overrun(self);
             state.watch(self);
         }
     }
@@ -358,11 +488,9 @@ impl Endpoint {
     /// Nothing has come for an acknowledgement to go with, if it was held before that look of the
     /// engine's; otherwise it is to be seen to later, which is what this gives.
     pub fn release_ack(&self, before: u32) -> bool {
-        // Sent when the requests have been put together.
-        if self.is_composed_here() {
+        let Some(mut state) = self.lock_or_defer(DEFERRED_ACK) else {
             return false;
-        }
-        let mut state = self.lock();
+        };
         let Some(held) = &state.ack_held else {
             return false;
         };
@@ -377,36 +505,18 @@ impl Endpoint {
 
     /// A receive was posted to a shared queue; the other side may wait for it.
     pub fn receive_posted(&self) {
-        if self.is_composed_here() {
-            // Told when the requests have been put together.
-            self.receives.store(true, Ordering::Relaxed);
-            return;
+        if let Some(mut state) = self.lock_or_defer(DEFERRED_RECEIVE) {
+            state.tell_receive_posted(self);
+            state.watch(self);
         }
-        let mut state = self.lock();
-        state.tell_receive_posted(self);
-        state.watch(self);
     }
 
     /// The time of a timer has come, if it was not set anew.
     pub fn timer(&self, timer: Timer) {
-        let mut state = self.lock();
-        let deadline = &mut state.deadlines.at[timer as usize];
-        if deadline.is_none_or(|deadline| deadline > Instant::now()) {
-            return;
+        if let Some(mut state) = self.lock_or_defer(DEFERRED_TIMER) {
+            state.run_timer(self, timer);
+            state.watch(self);
         }
-        *deadline = None;
-        match timer {
-            Timer::Handshake => state.handshake_timed_out(self),
-            Timer::Open => state.open_again(self),
-            Timer::NotReady => state.try_again(self),
-            Timer::PeerGone => state.outstanding_failed(),
-            Timer::Disconnect => state.disconnect_timed_out(self),
-            Timer::TimeWait => {
-                state.event(self, rdma_cm_event_type::RDMA_CM_EVENT_TIMEWAIT_EXIT, 0)
-            }
-            Timer::Linger => state.drop_link(self),
-        }
-        state.watch(self);
     }
 
     /// The program destroys its id. The other side is told what it should know of that.
@@ -476,6 +586,42 @@ impl Drop for Deadlines {
 }
 
 impl State {
+    /// Does what a timer is for, if it is due.
+    fn run_timer(&mut self, endpoint: &Endpoint, timer: Timer) {
+        let deadline = &mut self.deadlines.at[timer as usize];
+        if deadline.is_none_or(|deadline| deadline > Instant::now()) {
+            return;
+        }
+        *deadline = None;
+        match timer {
+            Timer::Handshake => self.handshake_timed_out(endpoint),
+            Timer::Open => self.open_again(endpoint),
+            Timer::NotReady => self.try_again(endpoint),
+            Timer::PeerGone => self.outstanding_failed(),
+            Timer::Disconnect => self.disconnect_timed_out(endpoint),
+            Timer::TimeWait => {
+                self.event(endpoint, rdma_cm_event_type::RDMA_CM_EVENT_TIMEWAIT_EXIT, 0)
+            }
+            Timer::Linger => self.drop_link(endpoint),
+        }
+    }
+
+    fn end_lease(&mut self, endpoint: &Endpoint) {
+        self.lease.asked = 0;
+        if std::mem::take(&mut self.lease.held) {
+            if self.ack_held.is_some() {
+                self.pump(endpoint);
+            }
+            self.watch(endpoint);
+        }
+    }
+
+    /// A completion is lost: the queue pair can not go on.
+    fn overrun(&mut self, endpoint: &Endpoint) {
+        self.fail_qp();
+        self.pump(endpoint);
+    }
+
     fn set_timer(&mut self, endpoint: &Endpoint, timer: Timer, after: Duration) {
         let deadline = Instant::now() + after;
         self.clear_timer(timer);

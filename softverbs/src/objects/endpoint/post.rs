@@ -1,15 +1,14 @@
 //! What a program posts.
 
-use super::{Endpoint, PEER_GONE_TIME, State, Timer};
+use super::{Endpoint, Locked, PEER_GONE_TIME, State, Timer};
 use crate::objects::qp::{Payload, RecvWqe, SendWqe};
 use rdma_sys::{ibv_qp_state, ibv_wc_status};
-use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
 /// Send requests that are posted together. The endpoint is locked meanwhile.
 pub struct Batch<'a> {
     endpoint: &'a Endpoint,
-    state: MutexGuard<'a, State>,
+    state: Locked<'a>,
     /// How many requests there were before.
     before: usize,
     /// What is wrong with one of them.
@@ -234,9 +233,6 @@ impl Drop for Batch<'_> {
             return;
         }
         let state = &mut *self.state;
-        if endpoint.receives.swap(false, Ordering::Relaxed) {
-            state.tell_receive_posted(endpoint);
-        }
         if state.ack_held.is_some() {
             state.pump(endpoint);
         }
