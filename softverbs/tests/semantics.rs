@@ -27,6 +27,8 @@ mod operations;
 mod order;
 #[path = "semantics/processes.rs"]
 mod processes;
+#[path = "semantics/progress.rs"]
+mod progress;
 #[path = "semantics/remains.rs"]
 mod remains;
 #[path = "semantics/strangers.rs"]
