@@ -4,6 +4,7 @@
 //! polls turns the same wheel itself ([`turn`]).
 
 use crate::forks::Own;
+use crate::objects::cq::Cq;
 use crate::objects::endpoint::{Endpoint, Timer};
 use crate::objects::endpoint::{LOOKS_OF_TRUST, MOST_PATIENCE, PATIENCE};
 use crate::objects::lock;
@@ -47,6 +48,8 @@ struct Engine {
     looks: AtomicU32,
     /// Endpoints with something to be done that was deferred, since they were locked.
     deferred: Mutex<Vec<Arc<Endpoint>>>,
+    /// Completion queues that were overrun, whose queue pairs are to fail.
+    overrun: Mutex<Vec<Arc<Cq>>>,
 }
 
 /// When whose timer is due.
@@ -127,6 +130,7 @@ impl Engine {
             held: Mutex::default(),
             looks: AtomicU32::new(0),
             deferred: Mutex::default(),
+            overrun: Mutex::default(),
         })
     }
 
@@ -254,6 +258,10 @@ impl Engine {
         let deferred = std::mem::take(&mut *lock(&self.deferred));
         for endpoint in deferred {
             endpoint.do_deferred();
+        }
+        let overrun = std::mem::take(&mut *lock(&self.overrun));
+        for cq in overrun {
+            cq.fail_sources();
         }
     }
 
@@ -506,6 +514,13 @@ pub fn lease(endpoint: Arc<Endpoint>) {
 pub fn take_deferred(endpoint: Arc<Endpoint>) {
     let engine = engine();
     lock(&engine.deferred).push(endpoint);
+    engine.wake();
+}
+
+/// Has the thread bring the queue pairs of a queue into the error state.
+pub fn overrun(cq: Arc<Cq>) {
+    let engine = engine();
+    lock(&engine.overrun).push(cq);
     engine.wake();
 }
 

@@ -3,6 +3,7 @@
 use super::alive::Alive;
 use super::endpoint::{Endpoint, POLLS_OF_ANSWER};
 use super::events::EventQueue;
+use super::places::SendPlace;
 use super::{Handed, lock};
 use crate::engine;
 use crate::objects::device::{AsyncEvent, Context};
@@ -37,8 +38,14 @@ pub enum Armed {
     All,
 }
 
+/// A completion, with what its request keeps of a send queue until it is polled.
+struct Entry {
+    wc: ibv_wc,
+    place: Option<SendPlace>,
+}
+
 struct Ring {
-    entries: VecDeque<ibv_wc>,
+    entries: VecDeque<Entry>,
     capacity: usize,
     armed: Armed,
 }
@@ -48,7 +55,10 @@ pub struct Cq {
     ring: Mutex<Ring>,
     /// How many entries there are, to be seen without the lock.
     len: AtomicUsize,
+    /// A completion found no room: nothing comes any more.
     overrun: AtomicBool,
+    /// The engine's thread is to bring the queue pairs into the error state.
+    failing: AtomicBool,
     /// How often it was polled and had something.
     found: AtomicU32,
     /// How often it was polled in vain since something came.
@@ -151,6 +161,7 @@ impl Cq {
             }),
             len: AtomicUsize::new(0),
             overrun: AtomicBool::new(false),
+            failing: AtomicBool::new(false),
             found: AtomicU32::new(0),
             in_vain: AtomicU32::new(0),
             events,
@@ -174,15 +185,27 @@ impl Cq {
         lock(&self.sources).remove(source);
     }
 
-    /// Adds a completion. What finds no room is lost, and with it the queue.
-    pub fn push(self: &Arc<Self>, wc: ibv_wc, solicited: bool) {
+    /// Adds a completion. If there is no room for it, the queue is in error from then on, and so are
+    /// the queue pairs that use it.
+    pub fn push(self: &Arc<Self>, wc: ibv_wc, solicited: bool, place: Option<SendPlace>) {
         let mut ring = lock(&self.ring);
-        if ring.entries.len() == ring.capacity {
+        if self.overrun.load(Ordering::Relaxed) || ring.entries.len() == ring.capacity {
+            // Who waits for an event is to find the error.
+            let wanted = ring.armed != Armed::No;
+            ring.armed = Armed::No;
+            let first = !self.overrun.swap(true, Ordering::Relaxed);
             drop(ring);
-            if !self.overrun.swap(true, Ordering::Relaxed) {
+            if wanted {
+                self.event();
+            }
+            if first {
                 let handle = self.handle.load(Ordering::Relaxed);
                 // SAFETY: the context outlives the queue.
                 unsafe { (*self.context).report(AsyncEvent::CqError(handle)) };
+            }
+            // Not here: this thread has one of the queue pairs locked.
+            if !self.failing.swap(true, Ordering::SeqCst) {
+                engine::overrun(self.clone());
             }
             return;
         }
@@ -191,13 +214,26 @@ impl Cq {
             Armed::Solicited => solicited || wc.status != rdma_sys::ibv_wc_status::IBV_WC_SUCCESS,
             Armed::All => true,
         };
-        ring.entries.push_back(wc);
+        ring.entries.push_back(Entry { wc, place });
         self.len.store(ring.entries.len(), Ordering::Release);
         if wanted {
             ring.armed = Armed::No;
-            if let Some(events) = &self.events {
-                events.push(CqEvent(self.clone()));
-            }
+            self.event();
+        }
+    }
+
+    fn event(self: &Arc<Self>) {
+        if let Some(events) = &self.events {
+            events.push(CqEvent(self.clone()));
+        }
+    }
+
+    /// Brings the queue pairs that use it into the error state.
+    pub fn fail_sources(&self) {
+        self.failing.store(false, Ordering::SeqCst);
+        let sources = lock(&self.sources).list.clone();
+        for source in sources {
+            source.overrun();
         }
     }
 
@@ -235,9 +271,12 @@ impl Cq {
         }
         let mut ring = lock(&self.ring);
         let n = n.min(ring.entries.len());
-        for (i, wc) in ring.entries.drain(..n).enumerate() {
+        for (i, entry) in ring.entries.drain(..n).enumerate() {
             // SAFETY: the caller has room for `n` entries.
-            unsafe { out.add(i).write(wc) };
+            unsafe { out.add(i).write(entry.wc) };
+            if let Some(place) = entry.place {
+                place.free();
+            }
         }
         self.len.store(ring.entries.len(), Ordering::Release);
         n
@@ -349,7 +388,7 @@ impl Cq {
     /// Removes the completions of a queue pair that is destroyed.
     pub fn forget(&self, qp_num: u32) {
         let mut ring = lock(&self.ring);
-        ring.entries.retain(|wc| wc.qp_num != qp_num);
+        ring.entries.retain(|entry| entry.wc.qp_num != qp_num);
         self.len.store(ring.entries.len(), Ordering::Release);
     }
 

@@ -7,6 +7,7 @@ pub mod device;
 pub mod endpoint;
 pub mod events;
 pub mod memory;
+pub mod places;
 pub mod qp;
 pub mod srq;
 

@@ -2,6 +2,7 @@
 
 use super::cq::Cq;
 use super::memory::{Domain, Hold, Refusal, Right};
+use super::places::{Places, SendPlace};
 use super::srq::Srq;
 use crate::frames::{AtomicOp, FlushKind, Malformed, Remote};
 use crate::settings::Settings;
@@ -261,6 +262,8 @@ pub struct SendQueue {
     inline: Box<[u8]>,
     max_inline: usize,
     slots: usize,
+    max_wr: u32,
+    places: Arc<Places>,
 }
 
 impl SendQueue {
@@ -282,6 +285,8 @@ impl SendQueue {
             inline: inline.into_boxed_slice(),
             max_inline,
             slots,
+            max_wr: max_wr as u32,
+            places: Places::new(0),
         })
     }
 
@@ -306,6 +311,12 @@ impl SendQueue {
 
     pub fn seq(&self, i: usize) -> u32 {
         self.first.wrapping_add(i as u32)
+    }
+
+    /// Whether there is no place for another request: those that have completed keep theirs until
+    /// they are polled.
+    pub fn is_full(&self) -> bool {
+        self.places.taken(self.seq(self.entries.len())) >= self.max_wr
     }
 
     /// The slot for inline data of the entry of that number.
@@ -394,6 +405,14 @@ impl Qp {
         })
     }
 
+    /// Whether requests may be posted: not before it is connected.
+    pub fn may_send(&self) -> bool {
+        !matches!(
+            self.state,
+            ibv_qp_state::IBV_QPS_RESET | ibv_qp_state::IBV_QPS_INIT | ibv_qp_state::IBV_QPS_RTR
+        )
+    }
+
     pub fn is_error(&self) -> bool {
         self.state == ibv_qp_state::IBV_QPS_ERR
     }
@@ -434,6 +453,7 @@ impl Qp {
         let Some(wqe) = self.sq.entries.pop_front() else {
             return;
         };
+        let seq = self.sq.first;
         self.sq.first = self.sq.first.wrapping_add(1);
         if self.sq.sent > 0 {
             self.sq.sent -= 1;
@@ -448,7 +468,8 @@ impl Qp {
         if good {
             wc.byte_len = wqe.len;
         }
-        self.init.send_cq.push(wc, false);
+        let place = SendPlace::new(&self.sq.places, seq);
+        self.init.send_cq.push(wc, false, Some(place));
     }
 
     /// Brings the queue pair into the error state: what is outstanding is flushed.
@@ -470,6 +491,7 @@ impl Qp {
         self.sq.offset = 0;
         self.sq.reads = 0;
         self.sq.failed = None;
+        self.sq.places = Places::new(self.sq.first);
         self.rq.clear();
         self.receiving = None;
         self.rnr_paused = false;
@@ -510,7 +532,7 @@ impl Qp {
             wc.wc_flags = ibv_wc_flags::IBV_WC_WITH_IMM.0;
             wc.imm_data_invalidated_rkey_union.imm_data = imm.to_be();
         }
-        self.init.recv_cq.push(wc, solicited);
+        self.init.recv_cq.push(wc, solicited, None);
     }
 
     /// Starts to send again from that request on.

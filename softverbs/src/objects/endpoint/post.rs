@@ -19,7 +19,7 @@ impl<'a> Batch<'a> {
     pub fn new(endpoint: &'a Endpoint) -> Result<Self, i32> {
         let state = endpoint.lock();
         let before = match &state.qp {
-            Some(qp) if qp.state != ibv_qp_state::IBV_QPS_RESET => qp.sq.entries.len(),
+            Some(qp) if qp.may_send() => qp.sq.entries.len(),
             _ => return Err(libc::EINVAL),
         };
         Ok(Batch {
@@ -56,7 +56,7 @@ impl<'a> Batch<'a> {
         let Some(qp) = &mut self.state.qp else {
             return Err(libc::EINVAL);
         };
-        if qp.sq.entries.len() >= qp.init.cap.max_send_wr as usize {
+        if qp.sq.is_full() {
             return Err(self.note(libc::ENOMEM));
         }
         let mut wqe = wqe;
@@ -93,7 +93,7 @@ impl<'a> Batch<'a> {
         let Some(qp) = &mut self.state.qp else {
             return Err(libc::EINVAL);
         };
-        if qp.sq.entries.len() >= qp.init.cap.max_send_wr as usize {
+        if qp.sq.is_full() {
             return Err(self.note(libc::ENOMEM));
         }
         let room = qp.sq.inline_mut();
