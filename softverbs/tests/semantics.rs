@@ -29,6 +29,8 @@ mod order;
 mod processes;
 #[path = "semantics/progress.rs"]
 mod progress;
+#[path = "semantics/queues.rs"]
+mod queues;
 #[path = "semantics/remains.rs"]
 mod remains;
 #[path = "semantics/strangers.rs"]

@@ -310,6 +310,45 @@ pub fn begin(to: &SocketAddr, setup: &Setup) -> End {
     client
 }
 
+/// One end of a connection whose queues are shared with others.
+pub struct Member {
+    pub id: Id,
+    _channel: Channel,
+}
+
+impl Member {
+    /// Connects a new end to one that completes to that queue.
+    #[track_caller]
+    pub fn connect(
+        listener: &Listener,
+        (pd, cq, srq): (&Pd, &Cq, Option<&Srq>),
+        param: &ConnParam,
+    ) -> (Self, End) {
+        let setup = Setup {
+            client: param.clone(),
+            ..Setup::default()
+        };
+        let peer = begin(&listener.address, &setup);
+        let request = listener.channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
+        let id = Id(request.id);
+        let own = new_channel();
+        id.migrate(&own);
+        id.create_qp(&QpPlan {
+            srq,
+            ..QpPlan::new(pd, cq, setup.cap)
+        });
+        id.accept(param);
+        peer.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+        own.expect(RDMA_CM_EVENT_ESTABLISHED);
+        let member = Member { id, _channel: own };
+        (member, peer)
+    }
+
+    pub fn qp(&self) -> *mut ibv_qp {
+        self.id.qp()
+    }
+}
+
 // ---- processes ----
 
 const ROLE: &str = "SEMANTICS_ROLE";

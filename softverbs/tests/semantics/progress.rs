@@ -7,66 +7,27 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// One end of a connection whose queues are shared with others.
-struct Member {
-    id: Id,
-    _channel: Channel,
-}
-
-impl Member {
-    /// Connects a new end to one that completes to that queue.
-    #[track_caller]
-    fn connect(
-        listener: &Listener,
-        (pd, cq, srq): (&Pd, &Cq, Option<&Srq>),
-        param: &ConnParam,
-    ) -> (Self, End) {
-        let setup = Setup {
-            client: param.clone(),
-            ..Setup::default()
-        };
-        let peer = begin(&listener.address, &setup);
-        let request = listener.channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
-        let id = Id(request.id);
-        let own = new_channel();
-        id.migrate(&own);
-        id.create_qp(&QpPlan {
-            srq,
-            ..QpPlan::new(pd, cq, setup.cap)
+/// Runs on another thread while this one keeps the queue pair locked, as `ibv_wr_start` does.
+#[track_caller]
+fn while_locked(of: &Member, what: &str, run: impl FnOnce() + Send) {
+    let qp = made("ibv_qp_to_qp_ex", c!(ibv_qp_to_qp_ex(of.qp())));
+    thread::scope(|scope| {
+        let (done, is_done) = channel();
+        c!(ibv_wr_start(qp));
+        let other = scope.spawn(move || {
+            run();
+            let _ = done.send(());
         });
-        id.accept(param);
-        peer.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
-        own.expect(RDMA_CM_EVENT_ESTABLISHED);
-        let member = Member { id, _channel: own };
-        (member, peer)
-    }
-
-    fn qp(&self) -> *mut ibv_qp {
-        self.id.qp()
-    }
-
-    /// Runs on another thread while this one keeps the queue pair locked, as `ibv_wr_start` does.
-    #[track_caller]
-    fn locked_during(&self, what: &str, run: impl FnOnce() + Send) {
-        let qp = made("ibv_qp_to_qp_ex", c!(ibv_qp_to_qp_ex(self.qp())));
-        thread::scope(|scope| {
-            let (done, is_done) = channel();
-            c!(ibv_wr_start(qp));
-            let other = scope.spawn(move || {
-                run();
-                let _ = done.send(());
-            });
-            let waited = is_done.recv_timeout(LIMIT);
-            c!(ibv_wr_abort(qp));
-            if let Err(panic) = other.join() {
-                std::panic::resume_unwind(panic);
-            }
-            assert!(
-                waited.is_ok(),
-                "{what} ends within {LIMIT:?}, though another thread keeps a queue pair locked"
-            );
-        });
-    }
+        let waited = is_done.recv_timeout(LIMIT);
+        c!(ibv_wr_abort(qp));
+        if let Err(panic) = other.join() {
+            std::panic::resume_unwind(panic);
+        }
+        assert!(
+            waited.is_ok(),
+            "{what} ends within {LIMIT:?}, though another thread keeps a queue pair locked"
+        );
+    });
 }
 
 /// Queues of two kinds of members: one alone, and four with a queue in common.
@@ -179,7 +140,7 @@ fn polling_does_not_wait_for_a_queue_pair_that_is_kept_locked() {
         // Of the queue that is polled, and of another.
         for locked in [0, 1] {
             let others: Vec<usize> = (1..5).filter(|i| *i != locked).collect();
-            group.members[locked].locked_during("polling", || {
+            while_locked(&group.members[locked], "polling", || {
                 group.peers[locked].post(Wr::new(1, Op::Send, vec![]));
                 for _ in 0..8 {
                     for i in &others {
@@ -205,7 +166,7 @@ fn nobody_is_served_later_since_a_queue_pair_is_kept_locked() {
         let into = group.peers[1].memory(8, ALL);
         let member = &group.members[0];
         assert_eq!(post_recvs(member.qp(), &[(0, vec![])]), Ok(()));
-        member.locked_during("a read of another connection", || {
+        while_locked(&member, "a read of another connection", || {
             group.peers[0].post(Wr::new(1, Op::Send, vec![]));
             for _ in 0..100 {
                 read(&group.peers[1], &into, &from);
@@ -245,7 +206,7 @@ fn a_timer_of_a_queue_pair_that_is_kept_locked_holds_up_nobody() {
             read(&group.peers[0], &into[0], &from);
         }
         let begun = Instant::now();
-        member.locked_during("a read of another connection", || {
+        while_locked(&member, "a read of another connection", || {
             while begun.elapsed() < RNR {
                 read(&group.peers[1], &into[1], &from);
             }
@@ -275,7 +236,7 @@ fn a_receive_for_many_is_posted_while_one_of_them_is_kept_locked() {
         let wr = Wr::new(2, Op::Read(there.at(0)), vec![here.sge(0, 8)]);
         assert_eq!(post_list(member.qp(), &[wr]), Ok(()));
         cq.expect(2, SUCCESS);
-        member.locked_during("posting a receive", || {
+        while_locked(&member, "posting a receive", || {
             good("ibv_post_srq_recv", srq.recv(3, &[]));
         });
         cq.expect(3, SUCCESS);
@@ -295,7 +256,7 @@ fn a_queue_is_armed_while_a_queue_pair_of_it_is_kept_locked() {
             group.alone.is_empty();
         }
         let member = &group.members[0];
-        member.locked_during("arming", || group.alone.arm(false));
+        while_locked(member, "arming", || group.alone.arm(false));
         // Who has armed it does not look after the link any more.
         read(&group.peers[0], &into, &from);
     });
