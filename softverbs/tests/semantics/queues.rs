@@ -102,7 +102,8 @@ fn a_completion_makes_room_in_the_queue_of_its_request_alone() {
     let listener = Listener::new();
     let context = made("the device", c!((*listener.id.0).verbs));
     let pd = Pd::new(context);
-    let cq = Cq::new(context, 256, None);
+    let comp = CompChannel::new(context);
+    let cq = Cq::new(context, 256, Some(&comp));
     let param = ConnParam::default();
     let (members, peers): (Vec<_>, Vec<_>) = (0..2)
         .map(|_| Member::connect(&listener, (&pd, &cq, None), &param))
@@ -113,8 +114,10 @@ fn a_completion_makes_room_in_the_queue_of_its_request_alone() {
         |i: usize, to: &Memory| Wr::new(i as u64, Op::Write(to.at(0)), vec![from.sge(0, 8)]);
     let to: Vec<Memory> = peers.iter().map(|peer| peer.memory(8, ALL)).collect();
     for _ in 0..room {
-        for i in 0..2 {
-            assert_eq!(post_list(members[i].qp(), &[write(i, &to[i])]), Ok(()));
+        for (i, member) in members.iter().enumerate() {
+            cq.arm(false);
+            assert_eq!(post_list(member.qp(), &[write(i, &to[i])]), Ok(()));
+            assert!(comp.wait(LIMIT), "a completion event within {LIMIT:?}");
         }
     }
     let mut polled = [0; 2];
