@@ -341,8 +341,11 @@ impl Engine {
         for event in events {
             let token = event.data.u64();
             if token == WAKE {
-                came = Some(token);
-                self.woken();
+                // It is meant for the thread: who takes it in its place leaves it asleep.
+                if IS_ENGINE.get() {
+                    came = Some(token);
+                    self.woken();
+                }
                 continue;
             }
             use epoll::EventFlags as E;

@@ -310,9 +310,8 @@ impl Endpoint {
         }
         self.deferred.fetch_or(what, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        let state = self.try_lock()?;
-        self.deferred.fetch_and(!what, Ordering::SeqCst);
-        Some(state)
+        // The mark stays: somebody else may have made it as well. To do it twice does no harm.
+        self.try_lock()
     }
 
     /// Tells the engine that there is something deferred and that the lock was free just now.
