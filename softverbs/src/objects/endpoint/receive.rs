@@ -23,9 +23,6 @@ const TURN: usize = 1024 * 1024;
 const PIECES: usize = 16;
 /// After so many messages, each answered by the program before the next, it is expected to go on.
 const TURNS_OF_TRUST: u32 = 8;
-/// A request that may not be sent again waits so long for a receive: over a fabric it would have
-/// taken some time to come, and programs are used to that.
-const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Where the payload of a frame goes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -863,7 +860,7 @@ impl State {
         match qp.rnr_left {
             // However long it takes.
             7 => {}
-            0 => self.set_timer(endpoint, Timer::NotReady, PATIENCE),
+            0 => qp.fail_request(seq, ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR),
             _ => self.set_timer(endpoint, Timer::NotReady, rnr_time(timer)),
         }
         Ok(())
