@@ -16,7 +16,7 @@ use support::{cc, release, root, run, scratch, softverbs, vm};
 
 const PAGE: &str = "docs/troubleshooting.md";
 
-const OVER_SOFTVERBS: [&str; 24] = [
+const OVER_SOFTVERBS: [&str; 25] = [
     "wildcard",
     "other-host",
     "no-host",
@@ -28,6 +28,7 @@ const OVER_SOFTVERBS: [&str; 24] = [
     "long-sq",
     "long-srq",
     "sq-full",
+    "cq-full",
     "rq-full",
     "descriptors",
     "port-taken",

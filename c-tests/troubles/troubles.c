@@ -314,6 +314,26 @@ static void sq_full(void)
 	TROUBLE(code);
 }
 
+/* Two completions come, and there is room for one. */
+static void cq_full(void)
+{
+	struct ibv_async_event event;
+	struct ibv_wc wc;
+
+	MUST(rpma_conn_cfg_new(&here.cfg));
+	MUST(rpma_conn_cfg_set_cq_size(here.cfg, 1));
+	connect_sides();
+	for (int i = 0; i < 2; i++)
+		MUST(rpma_write(here.conn, here.remote, 0, here.mr, 0, 8, RPMA_F_COMPLETION_ALWAYS,
+				NULL));
+	await(context->async_fd);
+	if (ibv_get_async_event(context, &event) != 0 || event.event_type != IBV_EVENT_CQ_ERR)
+		FAIL("the device does not say that the CQ is in error");
+	ibv_ack_async_event(&event);
+	MUST(rpma_cq_get_wc(here.cq, 1, &wc, NULL));
+	GIVES(RPMA_E_PROVIDER, rpma_cq_get_wc(here.cq, 1, &wc, NULL));
+}
+
 static void rq_full(void)
 {
 	int code = 0;
@@ -503,6 +523,7 @@ static const struct {
 	{"long-sq", long_sq},
 	{"long-srq", long_srq},
 	{"sq-full", sq_full},
+	{"cq-full", cq_full},
 	{"rq-full", rq_full},
 	{"descriptors", descriptors},
 	{"port-taken", port_taken},

@@ -71,6 +71,9 @@ const BAD_ADVICE: &str = "The range has to be within the region, the region be p
 
 const CQ_SIZE: &str = "A CQ takes 1 to max_cqe entries: see rpma_conn_cfg_set_cq_size(), \
     rpma_conn_cfg_set_rcq_size() and rpma_srq_cfg_set_rcq_size()";
+const CQ_LOST: &str = "More completions came than the CQ has room for, as it seems, and the \
+    connections that use it are broken: take completions sooner, or make it longer by \
+    rpma_conn_cfg_set_cq_size(), rpma_conn_cfg_set_rcq_size() or rpma_srq_cfg_set_rcq_size()";
 const SRQ_SIZE: &str = "A shared RQ takes 1 to max_srq_wr receives: see rpma_srq_cfg_set_rq_size()";
 const NO_SRQ: &str = "The device has no shared RQs";
 const QP_SIZE: &str = "Either a queue is longer than max_qp_wr (rpma_conn_cfg_set_sq_size(), \
@@ -121,6 +124,8 @@ impl Remedy {
             ("ibv_advise_mr", EINVAL | EFAULT | ENOENT) => Text(BAD_ADVICE),
 
             ("ibv_create_cq", EINVAL) => Text(CQ_SIZE),
+            // With whatever number: providers have their own.
+            ("ibv_poll_cq", _) => Text(CQ_LOST),
             ("ibv_create_srq", EINVAL) => Text(SRQ_SIZE),
             ("ibv_create_srq", EOPNOTSUPP | ENOSYS) => Text(NO_SRQ),
             ("rdma_create_qp_ex", EINVAL) => Text(QP_SIZE),
