@@ -314,6 +314,20 @@ impl Endpoint {
         self.try_lock()
     }
 
+    /// As [`Endpoint::lock`], unless a program puts requests together, which may take for ever: then
+    /// the engine's thread is to do this when that is over.
+    fn lock_or_defer_if_composed(&self, what: u32) -> Option<Locked<'_>> {
+        loop {
+            if let Some(state) = self.try_lock() {
+                return Some(state);
+            }
+            if self.composer.load(Ordering::Relaxed) != 0 {
+                return self.lock_or_defer(what);
+            }
+            rustix::thread::sched_yield();
+        }
+    }
+
     /// Tells the engine that there is something deferred and that the lock was free just now.
     #[cold]
     fn pass_deferred(&self) {
@@ -470,8 +484,11 @@ impl Endpoint {
     }
 
     /// The program will wait: the engine is to look after the link.
+    ///
+    /// Whoever has told the program of a completion has acknowledged the message when this returns:
+    /// a program may end after that, and the other side knows that it was received.
     pub fn end_lease(&self) {
-        if let Some(mut state) = self.lock_or_defer(DEFERRED_LEASE) {
+        if let Some(mut state) = self.lock_or_defer_if_composed(DEFERRED_LEASE) {
             state.end_lease(self);
         }
     }
