@@ -166,7 +166,7 @@ fn nobody_is_served_later_since_a_queue_pair_is_kept_locked() {
         let into = group.peers[1].memory(8, ALL);
         let member = &group.members[0];
         assert_eq!(post_recvs(member.qp(), &[(0, vec![])]), Ok(()));
-        while_locked(&member, "a read of another connection", || {
+        while_locked(member, "a read of another connection", || {
             group.peers[0].post(Wr::new(1, Op::Send, vec![]));
             for _ in 0..100 {
                 read(&group.peers[1], &into, &from);
@@ -206,7 +206,7 @@ fn a_timer_of_a_queue_pair_that_is_kept_locked_holds_up_nobody() {
             read(&group.peers[0], &into[0], &from);
         }
         let begun = Instant::now();
-        while_locked(&member, "a read of another connection", || {
+        while_locked(member, "a read of another connection", || {
             while begun.elapsed() < RNR {
                 read(&group.peers[1], &into[1], &from);
             }
