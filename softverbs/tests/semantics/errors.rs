@@ -471,6 +471,13 @@ fn a_message_gives_up_where_it_may_not_wait() {
     }
 }
 
+/// The field has three bits; 7 is for ever. fio asks for more.
+#[test]
+fn more_retries_than_there_are_count_as_for_ever() {
+    let pair = Pair::with(|setup| setup.server.rnr_retry = 10);
+    assert_eq!(pair.client.query().rnr_retry, 7);
+}
+
 #[test]
 fn a_receive_that_is_posted_after_the_message_came_is_too_late() {
     let pair = Pair::with(|setup| setup.server.rnr_retry = 0);

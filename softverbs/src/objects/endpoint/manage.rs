@@ -61,8 +61,8 @@ impl ConnParam {
             responder_resources: self.responder_resources.min(responder_most),
             initiator_depth: self.initiator_depth.min(initiator_most),
             flow_control: self.flow_control,
-            retry_count: self.retry_count & 7,
-            rnr_retry_count: self.rnr_retry_count & 7,
+            retry_count: self.retry_count.min(7),
+            rnr_retry_count: self.rnr_retry_count.min(7),
             srq: self.srq,
         }
     }
