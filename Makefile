@@ -21,6 +21,7 @@ PREFIX     ?= /usr/local
 BINDIR     ?= $(PREFIX)/bin
 LIBDIR     ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
+DATADIR    ?= $(PREFIX)/share
 MANDIR     ?= $(PREFIX)/share/man
 DESTDIR    ?=
 
@@ -95,7 +96,7 @@ built:
 	    newer softverbs $(DEVICE) && newer rpma-info $(TOOLS) && newer rpma-perf $(TOOLS) || $(MAKE) build
 
 # Paths end up in files for other tools, so they are absolute and of plain characters.
-PLAIN = $(foreach path,PREFIX BINDIR LIBDIR INCLUDEDIR MANDIR,$(if $(filter-out /%,$($(path)))$(word 2,$($(path)))$(shell \
+PLAIN = $(foreach path,PREFIX BINDIR LIBDIR INCLUDEDIR DATADIR MANDIR,$(if $(filter-out /%,$($(path)))$(word 2,$($(path)))$(shell \
     printf %s '$(subst ','\'',$($(path)))' | tr -d 'A-Za-z0-9/._+~@:-'),$(error $(path) must be an absolute path \
     of letters, digits and /._+~@:- alone: '$($(path))')))
 
@@ -104,11 +105,12 @@ SECTIONS := $(notdir $(wildcard man/*))
 
 install: built
 	$(PLAIN)
-	install -d $(addprefix "$(DESTDIR)",$(BINDIR) $(LIBDIR)/pkgconfig $(CMAKE) $(INCLUDEDIR) $(addprefix $(MANDIR)/,$(SECTIONS)))
+	install -d $(addprefix "$(DESTDIR)",$(BINDIR) $(LIBDIR)/pkgconfig $(CMAKE) $(INCLUDEDIR) $(DATADIR)/softverbs $(addprefix $(MANDIR)/,$(SECTIONS)))
 	install -m 644 "$(BUILT)/librpma.so" "$(DESTDIR)$(LIBDIR)/librpma.so.0"
 	ln -sf librpma.so.0 "$(DESTDIR)$(LIBDIR)/librpma.so"
 	install -m 644 "$(BUILT)/librpma.a" "$(DESTDIR)$(LIBDIR)/librpma.a"
 	install -m 644 "$(BUILT)/libsoftverbs.so" "$(DESTDIR)$(LIBDIR)/libsoftverbs.so"
+	install -m 644 softverbs/softverbs.supp "$(DESTDIR)$(DATADIR)/softverbs/softverbs.supp"
 	install -m 755 "$(BUILT)/softverbs" "$(BUILT)/rpma-info" "$(BUILT)/rpma-perf" "$(DESTDIR)$(BINDIR)"
 	install -m 644 include/librpma.h "$(DESTDIR)$(INCLUDEDIR)/librpma.h"
 	cd man && for page in */*; do to="$(DESTDIR)$(MANDIR)/$$page"; \
@@ -125,6 +127,7 @@ uninstall:
 	$(PLAIN)
 	rm -f "$(DESTDIR)$(LIBDIR)/librpma.so.0" "$(DESTDIR)$(LIBDIR)/librpma.so" "$(DESTDIR)$(LIBDIR)/librpma.a"
 	rm -f "$(DESTDIR)$(LIBDIR)/libsoftverbs.so"
+	rm -rf "$(DESTDIR)$(DATADIR)/softverbs"
 	rm -f $(addprefix "$(DESTDIR)$(BINDIR)"/,softverbs rpma-info rpma-perf)
 	rm -f "$(DESTDIR)$(INCLUDEDIR)/librpma.h" "$(DESTDIR)$(LIBDIR)/pkgconfig/librpma.pc"
 	rm -rf "$(DESTDIR)$(CMAKE)"

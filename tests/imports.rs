@@ -26,7 +26,7 @@ struct Package {
     layers: &'static [(&'static str, &'static [&'static str])],
 }
 
-const PACKAGES: [Package; 2] = [
+const PACKAGES: [Package; 3] = [
     Package {
         sources: "src",
         library: "rpma",
@@ -46,6 +46,22 @@ const PACKAGES: [Package; 2] = [
             ("info", &["info/"]),
             ("librpma", &["loaded.rs", "rpma/"]),
             ("ground floor", &["cli.rs"]),
+        ],
+    },
+    Package {
+        sources: "softverbs/src",
+        library: "softverbs",
+        layers: &[
+            ("programs", &["main.rs", "lib.rs", "program.rs"]),
+            ("exports", &["exports/"]),
+            ("objects", &["objects/"]),
+            ("driver", &["driver/"]),
+            ("memory, diagnostic", &["memory/", "diagnostic.rs"]),
+            ("proto, link, reactor", &["proto/", "link/", "reactor.rs"]),
+            (
+                "ground floor",
+                &["errno.rs", "limits.rs", "process.rs", "settings.rs", "sync.rs", "valgrind.rs"],
+            ),
         ],
     },
 ];

@@ -254,6 +254,7 @@ fn everything_lands_in_destdir_and_is_removed_again() {
             "opt/rpma/lib64/librpma.so.0",
             "opt/rpma/lib64/libsoftverbs.so",
             "opt/rpma/lib64/pkgconfig/librpma.pc",
+            "opt/rpma/share/softverbs/softverbs.supp",
         ]
     );
     let pc = fs::read_to_string(dest.join("opt/rpma/lib64/pkgconfig/librpma.pc")).unwrap();

@@ -10,6 +10,7 @@
 
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <time.h>
 
 #define WAIT_MS 300000
@@ -321,6 +322,26 @@ static void sq_full(void)
 	TROUBLE(code);
 }
 
+/* Two completions come, and there is room for one. */
+static void cq_full(void)
+{
+	struct ibv_async_event event;
+	struct ibv_wc wc;
+
+	MUST(rpma_conn_cfg_new(&here.cfg));
+	MUST(rpma_conn_cfg_set_cq_size(here.cfg, 1));
+	connect_sides();
+	for (int i = 0; i < 2; i++)
+		MUST(rpma_write(here.conn, here.remote, 0, here.mr, 0, 8, RPMA_F_COMPLETION_ALWAYS,
+				NULL));
+	await(context->async_fd);
+	if (ibv_get_async_event(context, &event) != 0 || event.event_type != IBV_EVENT_CQ_ERR)
+		FAIL("the device does not say that the CQ is in error");
+	ibv_ack_async_event(&event);
+	MUST(rpma_cq_get_wc(here.cq, 1, &wc, NULL));
+	GIVES(RPMA_E_PROVIDER, rpma_cq_get_wc(here.cq, 1, &wc, NULL));
+}
+
 static void rq_full(void)
 {
 	int code = 0;
@@ -368,6 +389,25 @@ static void rejected(void)
 	MUST(rpma_conn_req_new(peer, addr, port_text, NULL, &req));
 	MUST(rpma_conn_req_connect(&req, NULL, &here.conn));
 	printf("event: %s\n", rpma_utils_conn_event_2str(next_event(here.conn)));
+}
+
+static void forked(void)
+{
+	struct rpma_conn_req *req;
+	int status;
+	pid_t pid;
+
+	open_peer();
+	listen_somewhere();
+	fflush(stdout);
+	pid = fork();
+	if (pid == 0) {
+		TROUBLE(rpma_ep_next_conn_req(ep, NULL, &req));
+		fflush(stdout);
+		_exit(0);
+	}
+	if (pid < 0 || waitpid(pid, &status, 0) != pid || status != 0)
+		FAIL("the child has not ended well: %s", strerror(errno));
 }
 
 static void long_data(void)
@@ -511,11 +551,13 @@ static const struct {
 	{"long-sq", long_sq},
 	{"long-srq", long_srq},
 	{"sq-full", sq_full},
+	{"cq-full", cq_full},
 	{"rq-full", rq_full},
 	{"descriptors", descriptors},
 	{"port-taken", port_taken},
 	{"port-low", port_low},
 	{"rejected", rejected},
+	{"forked", forked},
 	{"long-data", long_data},
 	{"nothing-yet", nothing_yet},
 	{"access-error", access_error},

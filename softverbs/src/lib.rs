@@ -7,28 +7,36 @@
 //! The layers, each on those after it:
 //!
 //! - [`exports`], the C entry points: check, call in, turn the result into what C expects;
-//! - [`objects`], what they make: device, memory, queues, connections, ids, events;
-//! - [`frames`], what the two ends of a connection say, as bytes;
-//! - [`link`], what carries the bytes;
-//! - [`forks`], what a child process does not have of its parent's;
-//! - [`engine`], the one thread that makes progress for those who sleep or do nothing.
-//!
-//! [`settings`] are those of the environment.
+//! - [`objects`], what they make: device, memory, queues, ids as C sees them;
+//! - [`driver`], which gives the protocol its links, memory, queues and threads;
+//! - [`memory`], protection domains and regions, and who may access them;
+//! - [`proto`], one end of a connection as a state machine without I/O;
+//! - [`link`], what carries the bytes, and [`reactor`], who makes progress and when;
+//! - [`process`], what a child process does not have of its parent's; [`settings`], those of the
+//!   environment; [`limits`], [`errno`] and [`sync`]. [`diagnostic`] has what is said on stderr, and
+//!   `valgrind` what is said to that.
 //!
 //! Three things to know before changing anything:
 //!
-//! - All of one end of a connection, id, queue pair and link, is an
-//!   [`Endpoint`](objects::endpoint::Endpoint) under one lock. Whoever has it, a call of the program or
-//!   the engine's thread, moves both directions on as far as the link goes, and lets go.
-//! - Nothing blocks while holding it. What can't be done now is done when the engine's descriptor tells
-//!   so, or by the next one who polls.
-//! - What comes from the other side is not trusted: [`frames::decode`] takes any bytes, and memory is
-//!   touched only after key, range and rights were looked at, in [`objects::memory`].
+//! - What decides is in [`proto`], and can be tried with a clock that a test turns. What touches the
+//!   world is in [`driver`], and decides nothing.
+//! - Nothing blocks while it holds the lock of a connection, and no thread that looks after several
+//!   connections waits for that lock. What can't be done now is done when the reactor's descriptor
+//!   tells so, or by the next thread that polls.
+//! - What comes from the other side is not trusted: [`proto::frames::decode`] takes any bytes, and
+//!   memory is touched only after key, range and rights were looked at, in [`memory`].
 
-pub mod engine;
+pub mod diagnostic;
+pub mod driver;
+pub mod errno;
 pub mod exports;
-pub mod forks;
-pub mod frames;
+pub mod limits;
 pub mod link;
+pub mod memory;
 pub mod objects;
+pub mod process;
+pub mod proto;
+pub mod reactor;
 pub mod settings;
+pub mod sync;
+mod valgrind;

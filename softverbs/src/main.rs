@@ -1,9 +1,12 @@
 //! `softverbs`, the launcher: runs a program with the library preloaded, and tells about the device.
 
+mod program;
+
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 use serde_json::{Map, Value, json};
-use softverbs::objects::device::{self, attributes, limits, port};
+use softverbs::limits;
+use softverbs::objects::device::{self, attributes, port};
 use softverbs::settings::{self, Origin, Reading, Settings, Variable};
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
@@ -51,7 +54,7 @@ fn more() -> String {
 Exit status:
   0            Of the program that was run, its own status, whatever that is
   2            The arguments or the environment are not understood
-  {CANNOT_RUN}          The program can't be run, or the library is not there
+  {CANNOT_RUN}          The program can't be run, or not with the library, or that is not there
   {NOT_FOUND}          There is no such program
 
 Examples:
@@ -98,6 +101,9 @@ struct Device {
     /// Let any memory be registered for persistent flush, not only that of files.
     #[arg(long)]
     any_persistent: bool,
+    /// No line on stderr about peers that speak something else and the like.
+    #[arg(long)]
+    no_warn: bool,
 }
 
 impl Device {
@@ -109,6 +115,7 @@ impl Device {
             (self.no_odp, &settings::ODP),
             (self.iwarp, &settings::TRANSPORT),
             (self.any_persistent, &settings::PERSISTENT),
+            (self.no_warn, &settings::WARN),
         ];
         let other = |variable: &Variable| variable.words[usize::from(!variable.default)];
         let given = options.into_iter().filter(|(given, _)| *given);
@@ -159,7 +166,7 @@ fn print(text: &str) -> ExitCode {
 }
 
 /// What the environment says; an error if it says what nobody understands.
-fn settings() -> Result<[Reading; 5], ExitCode> {
+fn settings() -> Result<[Reading; 6], ExitCode> {
     let (_, readings) = settings::read(|name| env::var_os(name));
     let complaint = readings.iter().find_map(Reading::complaint);
     complaint.map_or(Ok(readings), |complaint| Err(refuse(&complaint)))
@@ -200,6 +207,13 @@ fn run(device: &Device, program: &[OsString]) -> ExitCode {
     let [name, arguments @ ..] = program else {
         return refuse("no program to run");
     };
+    if let Some((file, why)) = program::obstacle(name) {
+        let file = file.to_string_lossy();
+        return fail(
+            &format!("{file} can't be run with softverbs: {why}"),
+            CANNOT_RUN,
+        );
+    }
     let error = Command::new(name)
         .args(arguments)
         .env("LD_PRELOAD", preload.join(OsStr::new(":")))

@@ -18,6 +18,8 @@ pub struct Settings {
     pub iwarp: bool,
     /// `SOFTVERBS_PERSISTENT`, `file` or `any`: what memory may be registered for persistent flush.
     pub any_persistent: bool,
+    /// `SOFTVERBS_WARN`, `on` or `off`: whether a line on stderr names causes that no event can name.
+    pub warn: bool,
 }
 
 /// A variable of the environment, which says one of two things.
@@ -61,6 +63,12 @@ pub const PERSISTENT: Variable = Variable {
     words: ["file", "any"],
     default: false,
     about: "memory that may be flushed to persistence",
+};
+pub const WARN: Variable = Variable {
+    name: "SOFTVERBS_WARN",
+    words: SWITCH,
+    default: true,
+    about: "causes told on stderr, each once",
 };
 
 /// Where a value comes from.
@@ -128,10 +136,10 @@ impl Reading {
 }
 
 /// What `variables` say.
-pub fn read(variables: impl Fn(&str) -> Option<OsString>) -> (Settings, [Reading; 5]) {
-    let mut readings = [&FLUSH, &ATOMIC_WRITE, &ODP, &TRANSPORT, &PERSISTENT]
+pub fn read(variables: impl Fn(&str) -> Option<OsString>) -> (Settings, [Reading; 6]) {
+    let mut readings = [&FLUSH, &ATOMIC_WRITE, &ODP, &TRANSPORT, &PERSISTENT, &WARN]
         .map(|variable| variable.read(variables(variable.name)));
-    let [flush, atomic_write, odp, transport, persistent] = &mut readings;
+    let [flush, atomic_write, odp, transport, persistent, warn] = &mut readings;
     if transport.value {
         for operation in [&mut *flush, atomic_write] {
             operation.value = false;
@@ -144,6 +152,7 @@ pub fn read(variables: impl Fn(&str) -> Option<OsString>) -> (Settings, [Reading
         odp: odp.value,
         iwarp: transport.value,
         any_persistent: persistent.value,
+        warn: warn.value,
     };
     (settings, readings)
 }
@@ -184,6 +193,7 @@ mod tests {
         odp: true,
         iwarp: false,
         any_persistent: false,
+        warn: true,
     };
 
     #[test]

@@ -181,6 +181,13 @@ fn the_queries_agree() {
     };
     assert_eq!(bytes(&old), bytes(&new.orig_attr));
     assert_ne!(old.node_guid, 0);
+    // Of the bits of an OUI, the one that says that no vendor has it.
+    assert_eq!(
+        old.vendor_id & 0xff02_0000,
+        0x0002_0000,
+        "{:#x}",
+        old.vendor_id
+    );
 
     let unknown = ibv_query_device_ex_input { comp_mask: 1 };
     // SAFETY: there is room.
@@ -284,14 +291,22 @@ fn the_gids_are_the_addresses_of_this_host() {
         assert_eq!(address(&one.gid), single[index]);
         assert_eq!(one.ndev_ifindex, entry.ndev_ifindex);
     }
-    let found = call!(_ibv_query_gid_table(
-        context: *mut ibv_context = context,
-        entries: *mut MaybeUninit<Longer> = table.as_mut_ptr(),
-        length: usize = 1,
-        flags: u32 = 0,
-        size: usize = size_of::<Longer>(),
-    ) -> isize);
-    assert_eq!(found, 1);
+    // An array that is too short gets nothing, and that is an error, as the kernel does it.
+    for length in 0..count {
+        let mut short = vec![0xaa_u8; count * size_of::<ibv_gid_entry>()];
+        let found = call!(_ibv_query_gid_table(
+            context: *mut ibv_context = context,
+            entries: *mut u8 = short.as_mut_ptr(),
+            length: usize = length,
+            flags: u32 = 0,
+            size: usize = size_of::<ibv_gid_entry>(),
+        ) -> isize);
+        assert_eq!(found, -(libc::EINVAL as isize), "{length} of {count}");
+        assert!(
+            short.iter().all(|byte| *byte == 0xaa),
+            "{length} of {count}"
+        );
+    }
 
     let mut gid = ibv_gid { raw: [0; 16] };
     for (port, index) in [(1, port.gid_tbl_len), (1, -1), (0, 0), (2, 0)] {

@@ -3,9 +3,9 @@
 mod fuzz;
 
 use fuzz::{Cases, pick, pick_u64};
-use softverbs::frames::{
-    AtomicOp, Decoded, Flags, FlushKind, Frame, HEADER, MAX_FIELDS, Malformed, Nak, Params,
-    Private, Remote, SEGMENT, decode, encode,
+use softverbs::proto::frames::{
+    AtomicOp, Decoded, Flags, FlushKind, Frame, HEADER, MAX_FIELDS, Malformed, Nak, OPENING,
+    Params, Private, Remote, SEGMENT, Stranger, VERSION, decode, decode_first, encode,
 };
 use std::mem::discriminant;
 
@@ -15,7 +15,7 @@ const CASES: u64 = if cfg!(debug_assertions) {
 } else {
     4_000_000
 };
-const KINDS: u8 = 20;
+const KINDS: u8 = 21;
 
 /// Any frame, with the length of a payload that it may have.
 fn frame(rng: &mut fastrand::Rng, kind: u8) -> (Frame, usize) {
@@ -114,6 +114,7 @@ fn frame(rng: &mut fastrand::Rng, kind: u8) -> (Frame, usize) {
             (Frame::NotReady { seq, timer }, 0)
         }
         18 => (Frame::ReadyAgain, 0),
+        19 => (Frame::Version(rng.u16(..)), 0),
         _ => (Frame::Failed, 0),
     }
 }
@@ -264,6 +265,115 @@ fn any_bytes_are_a_frame_within_bounds_or_none() {
     }
     assert!(accepted > CASES / 20, "only {accepted} were frames");
     cases.tell(&format!("inputs, {accepted} of them frames"));
+}
+
+/// The opening of a connection in that version, with what follows it there.
+fn opening(rng: &mut fastrand::Rng, version: u16) -> Vec<u8> {
+    let mut bytes = bytes(&(Frame::Version(version), 0));
+    // Request, reply, version; the length and the flags are up to the version.
+    bytes[4] = [1, 2, 21][rng.usize(..3)];
+    rng.fill(&mut bytes[..4]);
+    bytes[5] = rng.u8(..);
+    for _ in 0..rng.usize(..2 * MAX_FIELDS) {
+        bytes.push(rng.u8(..));
+    }
+    bytes
+}
+
+/// The opening is the same for ever: these are its bytes.
+#[test]
+fn all_versions_begin_alike() {
+    let answer = bytes(&(Frame::Version(VERSION), 0));
+    assert_eq!(answer, b"\x08\0\0\0\x15\0\x01\0softvrbs");
+    assert_eq!(answer.len(), OPENING);
+    let (mut rng, none) = (fastrand::Rng::with_seed(1), Private::NONE);
+    let params = params(&mut rng);
+    for (frame, kind) in [
+        (Frame::Request(params, none), 1),
+        (Frame::Reply(params, none), 2),
+    ] {
+        let bytes = bytes(&(frame, 0));
+        assert_eq!(
+            bytes[4..OPENING],
+            [&[kind, 0, 1, 0], &b"softvrbs"[..]].concat()
+        );
+    }
+}
+
+#[test]
+fn another_version_is_known_by_its_opening_whatever_follows() {
+    let name = "another_version_is_known_by_its_opening_whatever_follows";
+    let mut cases = Cases::new("frames", name, CASES / 10);
+    while let Some((_, rng)) = cases.one() {
+        let version = rng.u16(..);
+        let bytes = opening(rng, version);
+        let known = decode_first(&bytes);
+        if version == VERSION {
+            assert_ne!(known, Err(Stranger::WrongMagic), "{bytes:02x?}");
+            assert!(
+                !matches!(known, Err(Stranger::WrongVersion(_))),
+                "{bytes:02x?}"
+            );
+            continue;
+        }
+        assert_eq!(known, Err(Stranger::WrongVersion(version)), "{bytes:02x?}");
+        let less = rng.usize(..OPENING);
+        assert_eq!(
+            decode_first(&bytes[..less]),
+            Ok(None),
+            "{less} of {bytes:02x?}"
+        );
+        // One bit of the magic number more or less, and it is somebody else.
+        let mut other = bytes.clone();
+        other[rng.usize(HEADER..OPENING)] ^= 1 << rng.u8(..8);
+        assert_eq!(
+            decode_first(&other),
+            Err(Stranger::WrongMagic),
+            "{other:02x?}"
+        );
+    }
+    cases.tell("openings");
+}
+
+/// First frames: what is known of a part holds of the whole, what is a frame is the one that it is
+/// later, and what begins no connection is not of this protocol.
+#[test]
+fn a_first_frame_is_a_frame_or_of_a_stranger() {
+    let name = "a_first_frame_is_a_frame_or_of_a_stranger";
+    let mut cases = Cases::new("frames", name, CASES);
+    let mut met = std::collections::HashSet::new();
+    while let Some((_, rng)) = cases.one() {
+        let bytes = nearly(rng);
+        let whole = decode_first(&bytes);
+        let begins = matches!(bytes.get(4), Some(1 | 2 | 3 | 21));
+        match whole {
+            Ok(Some((frame, ..))) => {
+                assert_eq!(decode(&bytes), Ok(whole.unwrap()));
+                assert!(begins, "{frame:?} begins a connection");
+                met.insert("a frame");
+            }
+            Ok(None) => assert!(bytes.len() < MAX_FIELDS, "{bytes:02x?}"),
+            Err(Stranger::WrongMagic) => {
+                met.insert("a stranger");
+            }
+            Err(Stranger::WrongVersion(_)) => {
+                assert!(begins, "{bytes:02x?}");
+                met.insert("another version");
+            }
+            Err(Stranger::Malformed) => {
+                assert_eq!(decode(&bytes), Err(Malformed), "{bytes:02x?}");
+                assert!(begins, "{bytes:02x?}");
+                met.insert("bad words");
+            }
+        }
+        let part = rng.usize(..=bytes.len());
+        match decode_first(&bytes[..part]) {
+            Ok(None) => {}
+            known => assert_eq!(known, whole, "{part} of {bytes:02x?}"),
+        }
+    }
+    assert_eq!(met.len(), 4, "only {met:?} came");
+    cases.tell("first frames");
 }
 
 /// Reads a stream as it comes, in pieces.

@@ -13,7 +13,8 @@ mod support;
 mod trials;
 
 use std::fs;
-use std::process::ExitCode;
+use std::path::Path;
+use std::process::{Command, ExitCode};
 use support::{Hosts, Index, Network, Run, ignored, in_virtual_machine};
 use trials::{Ignored, Outcome, trials};
 
@@ -32,6 +33,8 @@ fn main() -> ExitCode {
         rping_wildcard,
         rping_persistent,
         rping_in_valgrind,
+        c_suite_operations_in_valgrind,
+        c_suite_queues_in_valgrind,
         rping_peer_killed,
         rdma_client_and_server,
         rdma_client_and_server_ipv6,
@@ -277,13 +280,87 @@ fn rping_persistent() {
     run.expect(lives, "the server to live on");
 }
 
+/// Memcheck, content only if nothing is lost, or may be.
+fn memcheck(more: &[String]) -> String {
+    const KINDS: &str = "definite,possible";
+    let kinds = format!("--show-leak-kinds={KINDS} --errors-for-leak-kinds={KINDS}");
+    in_tool(&format!("--leak-check=full {kinds}"), more)
+}
+
+fn helgrind(more: &[String]) -> String {
+    in_tool("--tool=helgrind", more)
+}
+
+fn in_tool(options: &str, more: &[String]) -> String {
+    let ours = suppressions("softverbs.supp");
+    [&[VALGRIND.to_string(), options.to_string(), ours], more]
+        .concat()
+        .join(" ")
+}
+
+/// A file of the sources, as an option.
+fn suppressions(file: &str) -> String {
+    let root = env!("CARGO_MANIFEST_DIR");
+    format!("--suppressions={root}/{file}")
+}
+
+/// With what is softverbs' own suppressed, and what is rping's.
 fn rping_in_valgrind() {
     let common = "-a {address} -p {port} -V -C 50 -S 5000";
-    pair(
-        LOOPBACK,
-        &format!("{VALGRIND} rping -s {common}"),
-        &format!("{VALGRIND} rping -c {common}"),
-    );
+    let own = [suppressions("tests/programs/rping.supp")];
+    for valgrind in [memcheck(&own), helgrind(&own)] {
+        pair(
+            LOOPBACK,
+            &format!("{valgrind} rping -s {common}"),
+            &format!("{valgrind} rping -c {common}"),
+        );
+    }
+}
+
+/// A program of the C suite, built against Debian's librpma.
+fn of_the_c_suite(name: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let source = root.join(format!("c-tests/device/{name}.c"));
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("programs-{name}"));
+    let built = Command::new("cc")
+        .args(["-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", "-o"])
+        .args([&program, &source])
+        .args(["-lrpma", "-lrdmacm", "-libverbs"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&built.stderr);
+    assert!(built.status.success(), "{name}: {said}");
+    program.to_str().unwrap().to_string()
+}
+
+/// Both sides of cases of a program, which tells the port that it has found.
+fn in_valgrind(name: &str, cases: &[&str]) {
+    let program = of_the_c_suite(name);
+    for valgrind in [memcheck(&[]), helgrind(&[])] {
+        for case in cases {
+            let mut run = Run::at(LOOPBACK);
+            let here = Network::default();
+            let line = format!("{valgrind} {program} {case}");
+            let server = run.start(&here, &format!("{line} server {{address}}"));
+            let told = |run: &Run| {
+                let output = run.output(server);
+                let port = output.lines().find_map(|line| line.strip_prefix("port: "));
+                port.map(str::to_string)
+            };
+            run.wait_until(server, "tells its port", |run| told(run).is_some());
+            let port = told(&run).unwrap();
+            run.start(&here, &format!("{line} client {{address}} {port}"));
+            run.all_succeed();
+        }
+    }
+}
+
+fn c_suite_operations_in_valgrind() {
+    in_valgrind("ops", &["write", "read", "messages", "flush"]);
+}
+
+fn c_suite_queues_in_valgrind() {
+    in_valgrind("queues", &["one-cq", "srq-rcq-and-shared-channel"]);
 }
 
 /// Who is left sees the end, and ends with an error.

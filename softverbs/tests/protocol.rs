@@ -10,7 +10,7 @@ mod verbs;
 
 use fuzz::{Cases, only, pick, pick_u64, tell};
 use rdma_sys::*;
-use softverbs::frames::{
+use softverbs::proto::frames::{
     AtomicOp, Flags, FlushKind, Frame, MAX_FIELDS, Nak, Params, Private, Remote, decode, encode,
 };
 use std::ffi::CStr;

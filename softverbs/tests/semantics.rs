@@ -21,12 +21,20 @@ mod connections;
 mod errors;
 #[path = "semantics/events.rs"]
 mod events;
+#[path = "semantics/nulls.rs"]
+mod nulls;
 #[path = "semantics/operations.rs"]
 mod operations;
 #[path = "semantics/order.rs"]
 mod order;
 #[path = "semantics/processes.rs"]
 mod processes;
+#[path = "semantics/progress.rs"]
+mod progress;
+#[path = "semantics/queue_pairs.rs"]
+mod queue_pairs;
+#[path = "semantics/queues.rs"]
+mod queues;
 #[path = "semantics/remains.rs"]
 mod remains;
 #[path = "semantics/strangers.rs"]

@@ -1,4 +1,5 @@
 use super::error::{Steps, failed};
+use super::remedy::Remedy;
 use super::{Error, Peer, Result};
 use crate::verbs::{self, CompChannel, Context, Errno, ibv_wc};
 use std::ffi::c_int;
@@ -120,8 +121,8 @@ fn poll_failed(got: c_int, entries: c_int) -> Error {
     } else if got < 0 {
         log!(
             Error,
-            "ibv_poll_cq(num_entries={entries}) failed with {got}, and the device's provider tells no \
-             more"
+            "ibv_poll_cq(num_entries={entries}) failed with {got}{}",
+            Remedy::of("ibv_poll_cq", Errno(got.saturating_neg()))
         );
         Error::PROVIDER
     } else {

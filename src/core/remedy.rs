@@ -28,6 +28,9 @@ pub enum Remedy {
 const FILES: &str = "The process has as many descriptors open as it may: close some, or raise the \
     limit (`ulimit -n`, LimitNOFILE= of a systemd unit)";
 const GONE: &str = "The device is gone or broken: the kernel's log (dmesg) may say why";
+const FORKED: &str = "After fork(), the listener and the connections stay with the process that made \
+    them: a daemon goes to the background before it listens. Otherwise the device is gone, and the \
+    kernel's log (dmesg) may say why";
 
 const NO_HOST: &str = "It is neither an address nor the name of a host: `getent hosts` shows what a \
     name stands for";
@@ -36,7 +39,8 @@ const NO_PORT: &str = "A port is a number from 0 to 65535";
 const NO_DEVICE: &str = "librdmacm finds no RDMA device that it can use: `rdma link` and \
     `ibv_devices` show what there is";
 const NOT_SERVED: &str = "An RDMA device serves the addresses of its own network interface, which \
-    `rdma link` shows, and loopback has none; softverbs serves every address";
+    `rdma link` shows, and loopback has none; over softverbs (`softverbs run -- PROGRAM`) every \
+    address is served";
 const WILDCARD: &str = "The wildcard stands for all addresses of the host: name one that a device \
     serves";
 const NOT_OURS: &str = "It is no address of this host: `ip address` shows those that are";
@@ -72,6 +76,9 @@ const BAD_ADVICE: &str = "The range must lie within the region, the usage of the
 
 const CQ_SIZE: &str = "A CQ takes 1 to max_cqe entries: see rpma_conn_cfg_set_cq_size(), \
     rpma_conn_cfg_set_rcq_size() and rpma_srq_cfg_set_rcq_size()";
+const CQ_LOST: &str = "More completions came than the CQ has room for, as it seems, and the \
+    connections that use it are broken: take completions sooner, or make it longer by \
+    rpma_conn_cfg_set_cq_size(), rpma_conn_cfg_set_rcq_size() or rpma_srq_cfg_set_rcq_size()";
 const SRQ_SIZE: &str = "A shared RQ takes 1 to max_srq_wr receives: see rpma_srq_cfg_set_rq_size()";
 const NO_SRQ: &str = "The device has no shared RQs";
 const QP_SIZE: &str = "Either a queue is longer than max_qp_wr (rpma_conn_cfg_set_sq_size(), \
@@ -122,6 +129,8 @@ impl Remedy {
             ("ibv_advise_mr", EINVAL | EFAULT | ENOENT | EPERM) => Text(BAD_ADVICE),
 
             ("ibv_create_cq", EINVAL) => Text(CQ_SIZE),
+            // With whatever number: providers have their own.
+            ("ibv_poll_cq", _) => Text(CQ_LOST),
             ("ibv_create_srq", EINVAL) => Text(SRQ_SIZE),
             ("ibv_create_srq", EOPNOTSUPP | ENOSYS) => Text(NO_SRQ),
             ("rdma_create_qp_ex", EINVAL) => Text(QP_SIZE),
@@ -142,6 +151,7 @@ impl Remedy {
                 | "ibv_destroy_srq",
                 EBUSY,
             ) => Text(IN_USE),
+            ("rdma_get_cm_event", ENODEV) => Text(FORKED),
             (_, ENODEV | EIO) => Text(GONE),
             _ => Unknown,
         }
@@ -256,8 +266,8 @@ fn show_unopened(f: &mut fmt::Formatter, path: &CStr, errno: Errno) -> fmt::Resu
     match errno.0 {
         libc::ENOENT => write!(
             f,
-            ". There is no {path}: without an RDMA device use softverbs; with one, load the kernel \
-             modules ib_uverbs and rdma_ucm, or give the container its device files \
+            ". There is no {path}: without an RDMA device run the program by `softverbs run -- \
+             PROGRAM`; with one, load the kernel modules ib_uverbs and rdma_ucm, or give the container its device files \
              (--device=/dev/infiniband)"
         ),
         libc::EMFILE | libc::ENFILE => write!(f, ". {FILES}"),
@@ -337,6 +347,7 @@ mod tests {
             "rdma_connect",
             "rdma_accept",
             "rdma_disconnect",
+            "rdma_get_cm_event",
             "rdma_create_qp_ex",
             "ibv_reg_mr",
             "ibv_advise_mr",

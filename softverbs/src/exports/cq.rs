@@ -1,11 +1,13 @@
 //! Completion channels and queues.
 
-use super::{errno, minus_one, pointer};
+use super::returns::{errno, minus_one, pointer};
+use crate::driver::cq::{Armed, CompletionQueue};
+use crate::driver::event_queue::EventQueue;
+use crate::errno::errno_of;
+use crate::limits;
 use crate::objects::alive::{Alive, Kind};
-use crate::objects::cq::{Armed, CompChannel, Cq, CqHandle};
-use crate::objects::device::{Context, limits};
-use crate::objects::errno_of;
-use crate::objects::events::EventQueue;
+use crate::objects::cq::{CompChannel, CqHandle};
+use crate::objects::device::Context;
 use rdma_sys::*;
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::zeroed;
@@ -78,7 +80,7 @@ pub unsafe extern "C" fn ibv_create_cq(
         let events = (!channel.is_null()).then(|| (*channel).events.clone());
         (Context::of(context), events)
     };
-    let Some(cq) = Cq::new(of, size, events) else {
+    let Some(cq) = CompletionQueue::new(size, events, of.events().clone()) else {
         return pointer(Err(libc::ENOMEM));
     };
     // SAFETY: it consists of numbers and pointers; its lock is of this library only.
@@ -110,9 +112,10 @@ fn size_of_queue(cqe: c_int) -> Result<usize, i32> {
 
 /// # Safety
 /// The handle is one of [`ibv_create_cq`].
-pub(super) unsafe fn cq_of<'a>(cq: *mut ibv_cq) -> &'a CqHandle {
-    // SAFETY: as the caller promises.
-    unsafe { &*cq.cast() }
+pub(super) unsafe fn cq_of<'a>(cq: *mut ibv_cq) -> &'a Arc<CompletionQueue> {
+    // SAFETY: as the caller promises. The reference leaves out the structure that C sees, whose
+    // `cqe` another thread may change.
+    unsafe { &(*cq.cast::<CqHandle>()).cq }
 }
 
 /// # Safety
@@ -121,13 +124,13 @@ pub(super) unsafe fn cq_of<'a>(cq: *mut ibv_cq) -> &'a CqHandle {
 pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        let handle = cq_of(cq);
-        if handle.cq.is_used() {
+        let of = cq_of(cq);
+        if of.is_used() {
             return errno(Err(libc::EBUSY));
         }
-        handle.cq.close();
-        Context::of(handle.abi.context).forget(cq.cast());
-        let channel: *mut CompChannel = handle.abi.channel.cast();
+        of.close();
+        Context::of((*cq).context).forget(cq.cast());
+        let channel: *mut CompChannel = (*cq).channel.cast();
         if !channel.is_null() {
             users(channel).fetch_sub(1, Ordering::AcqRel);
         }
@@ -141,8 +144,8 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     // SAFETY: as the caller promises.
-    let handle = unsafe { cq_of(cq) };
-    let result = size_of_queue(cqe).and_then(|size| handle.cq.resize(size));
+    let of = unsafe { cq_of(cq) };
+    let result = size_of_queue(cqe).and_then(|size| of.resize(size));
     if result.is_ok() {
         // SAFETY: as the caller promises.
         unsafe { (*cq).cqe = cqe };
@@ -160,7 +163,7 @@ pub unsafe extern "C" fn ibv_get_cq_event(
 ) -> c_int {
     // SAFETY: as the caller promises.
     let events = unsafe { &(*channel.cast::<CompChannel>()).events };
-    match events.pop(|event| event.0.handed.out()) {
+    match events.pop(|event| event.0.unacked.got()) {
         Ok(event) => {
             let handle = event.0.handle.load(Ordering::Acquire);
             // SAFETY: as the caller promises; a queue that is destroyed takes its events along.
@@ -179,7 +182,7 @@ pub unsafe extern "C" fn ibv_get_cq_event(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, n: c_uint) {
     // SAFETY: as the caller promises.
-    unsafe { cq_of(cq) }.cq.handed.back(n);
+    unsafe { cq_of(cq) }.unacked.ack(n);
 }
 
 /// # Safety
@@ -189,7 +192,7 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, n: c_int, wc: *mut ibv_wc) -> 
         return -libc::EINVAL;
     };
     // SAFETY: as the caller promises.
-    match unsafe { (*cq.cast::<CqHandle>()).cq.poll(wc, n) } {
+    match unsafe { cq_of(cq).poll(wc, n) } {
         Some(n) => n as c_int,
         None => -libc::EIO,
     }
@@ -204,7 +207,7 @@ pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -
         Armed::All
     };
     // SAFETY: as the caller promises.
-    unsafe { cq_of(cq) }.cq.arm(armed);
+    unsafe { cq_of(cq) }.arm(armed);
     0
 }
 

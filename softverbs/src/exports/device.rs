@@ -1,10 +1,11 @@
 //! The device, its port, its events.
 
+use super::returns::{errno, minus_one, pointer, set_errno};
 use super::unsupported::{Refuse, post_srq_ops};
-use super::{cq, errno, memory, minus_one, pointer, post, qp, srq};
-use crate::objects::device::events::object_of;
+use super::{cq, memory, post, qp, srq};
+use crate::driver::async_events::object_of;
+use crate::errno::errno_of;
 use crate::objects::device::{self, Context, attributes, port};
-use crate::objects::errno_of;
 use crate::settings::Settings;
 use rdma_sys::{
     _compat_ibv_port_attr, IBV_FORK_UNNEEDED, ibv_async_event, ibv_context, ibv_device,
@@ -53,7 +54,7 @@ unsafe fn list<T>(entry: *mut T, length: *mut c_int) -> *mut *mut T {
 }
 
 /// Fills the two tables of a context.
-pub fn fill(verbs: &mut verbs_context) {
+fn fill(verbs: &mut verbs_context) {
     /// An entry without a function here is one that refuses.
     macro_rules! table {
         (@) => { Refuse::refuse() };
@@ -115,11 +116,17 @@ pub unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
     unsafe { libc::free(list.cast()) };
 }
 
+/// The context of the connection manager, opened when first asked for and never closed. NULL if it
+/// can't be opened; `errno` says why.
+pub fn default_context() -> *mut ibv_context {
+    pointer(device::default_context(fill).map_err(|error| errno_of(&error)))
+}
+
 /// # Safety
 /// The length can be written to, or is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_devices(length: *mut c_int) -> *mut *mut ibv_context {
-    let context = device::default_context();
+    let context = default_context();
     if context.is_null() {
         return ptr::null_mut();
     }
@@ -157,7 +164,7 @@ pub extern "C" fn ibv_get_device_index(_: *mut ibv_device) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
     pointer(if device == device::device() {
-        Context::open().map_err(|error| errno_of(&error))
+        Context::open(fill).map_err(|error| errno_of(&error))
     } else {
         Err(libc::ENODEV)
     })
@@ -260,7 +267,7 @@ pub unsafe extern "C" fn ibv_query_gid(
     // A negative index is one that no table has.
     minus_one(gid(number.into(), index as usize).map(|address| {
         // SAFETY: as the caller promises.
-        unsafe { *to = address.gid() };
+        unsafe { *to = port::gid(address.ip) };
     }))
 }
 
@@ -303,13 +310,17 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
         Ok(gids) => gids,
         Err(errno) => return -(errno as isize),
     };
-    let wanted = gids.iter().enumerate().take(length);
-    for (index, address) in wanted.clone() {
+    // As the kernel does it: a table that is longer than the array is not read in part.
+    if gids.len() > length {
+        set_errno(libc::EINVAL);
+        return -(libc::EINVAL as isize);
+    }
+    for (index, address) in gids.iter().enumerate() {
         let entry = port::gid_entry(Settings::get(), index, address);
         // SAFETY: as the caller promises.
         unsafe { give(&entry, entries.byte_add(index * size), size) };
     }
-    wanted.len() as isize
+    gids.len() as isize
 }
 
 /// What `ibv_devinfo` asks, though no header offers it: 1 is RoCE v2, and 0 any other.
@@ -427,8 +438,13 @@ pub unsafe extern "C" fn ibv_read_sysfs_file(
 ) -> c_int {
     // SAFETY: as the caller promises.
     let [dir, file] = [dir, file].map(|text| unsafe { CStr::from_ptr(text) }.to_bytes());
-    // SAFETY: as the caller promises.
-    let buffer = unsafe { slice::from_raw_parts_mut(buffer.cast::<u8>(), size) };
+    let buffer = if size == 0 {
+        // It may be NULL.
+        &mut []
+    } else {
+        // SAFETY: as the caller promises.
+        unsafe { slice::from_raw_parts_mut(buffer.cast::<u8>(), size) }
+    };
     let path = Path::new(OsStr::from_bytes(dir)).join(OsStr::from_bytes(file));
     let length = match File::open(path).and_then(|mut file| file.read(buffer)) {
         Ok(length) => length,

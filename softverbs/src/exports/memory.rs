@@ -7,9 +7,9 @@ use rdma_sys::{
 };
 use rustix::io::Errno;
 
-use super::unsupported::set_errno;
-use super::{errno, pointer};
-use crate::objects::memory::{Mr, Pd, Prefetch};
+use super::returns::{errno, pointer, set_errno};
+use crate::memory::Prefetch;
+use crate::objects::mr::{Mr, Pd};
 use crate::settings::Settings;
 
 /// # Safety

@@ -1,40 +1,91 @@
 //! Requests, posted as lists.
 
-use super::errno;
-use super::qp::{batch_of, endpoint_of};
+use super::qp::conn_of;
+use super::returns::set_errno;
 use super::srq::srq_of;
-use super::unsupported::set_errno;
-use crate::frames::{AtomicOp, MAX_MESSAGE, Remote};
-use crate::objects::device::limits;
-use crate::objects::endpoint::Batch;
-use crate::objects::qp::{Op, Payload, RecvWqe, SendWqe, SgList};
+use crate::driver::post::{RecvBatch, SendBatch};
+use crate::proto::frames::{AtomicOp, Remote};
+use crate::proto::{Op, SendWqe, Sge, message_length};
 use crate::settings::Settings;
 use rdma_sys::*;
 use std::ffi::c_int;
 use verbs_ext::WR_ATOMIC_WRITE;
 
+/// Copies the pieces of a request to the queue's own place for them.
+///
 /// # Safety
-/// Its list has as many entries as it says.
-unsafe fn recv_wqe(wr: &ibv_recv_wr, max_sge: u32) -> Result<RecvWqe, i32> {
-    match usize::try_from(wr.num_sge) {
-        Ok(n) if n <= max_sge as usize => Ok(RecvWqe {
-            wr_id: wr.wr_id,
-            // SAFETY: as the caller promises.
-            sges: unsafe { SgList::copy(wr.sg_list, n) },
-        }),
-        _ => Err(libc::EINVAL),
+/// There are as many entries as there is room for in `to`.
+pub(super) unsafe fn copy_sges(list: *const ibv_sge, to: &mut [Sge]) {
+    for (i, to) in to.iter_mut().enumerate() {
+        // SAFETY: within the array.
+        let sge = unsafe { *list.add(i) };
+        *to = Sge {
+            addr: sge.addr,
+            length: sge.length,
+            lkey: sge.lkey,
+        };
     }
 }
 
-/// The requests of a list.
+/// Copies inline data, one piece after the other; returns its length, or `None` if there is no room
+/// for it.
 ///
 /// # Safety
-/// It is NULL, or one whose requests can be read.
-unsafe fn recv_list(first: *mut ibv_recv_wr) -> impl Iterator<Item = *mut ibv_recv_wr> {
+/// The pieces are readable memory.
+pub(super) unsafe fn copy_inline(
+    pieces: impl Iterator<Item = (*const u8, usize)>,
+    to: &mut [u8],
+) -> Option<usize> {
+    let mut len = 0usize;
+    for (from, n) in pieces {
+        let to = to.get_mut(len..len.checked_add(n)?)?;
+        // A piece of no bytes may be anywhere, NULL included.
+        if n > 0 {
+            // SAFETY: as the caller promises; the room is of this library.
+            unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), n) };
+        }
+        len += n;
+    }
+    Some(len)
+}
+
+/// The number of pieces of a request.
+fn pieces(n: c_int) -> Result<usize, i32> {
+    usize::try_from(n).map_err(|_| libc::EINVAL)
+}
+
+/// Posts the requests of a list one by one. Returns the first that could not be.
+///
+/// # Safety
+/// The list is NULL, or its requests can be read.
+unsafe fn post_list<W>(
+    first: *mut W,
+    next: impl Fn(&W) -> *mut W,
+    mut post: impl FnMut(&W) -> Result<(), i32>,
+) -> Result<(), (*mut W, i32)> {
+    let mut wr = first;
     // SAFETY: as the caller promises.
-    std::iter::successors(Some(first).filter(|wr| !wr.is_null()), |wr| unsafe {
-        Some((**wr).next).filter(|wr| !wr.is_null())
-    })
+    while let Some(of) = unsafe { wr.as_ref() } {
+        post(of).map_err(|error| (wr, error))?;
+        wr = next(of);
+    }
+    Ok(())
+}
+
+/// What a function returns that names the request it did not take.
+///
+/// # Safety
+/// `bad` can be written to.
+unsafe fn posted<W>(result: Result<(), (*mut W, i32)>, bad: *mut *mut W) -> c_int {
+    match result {
+        Ok(()) => 0,
+        Err((wr, error)) => {
+            // SAFETY: as the caller promises.
+            unsafe { *bad = wr };
+            set_errno(error);
+            error
+        }
+    }
 }
 
 /// # Safety
@@ -46,20 +97,20 @@ pub unsafe extern "C" fn post_recv(
 ) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        let endpoint = endpoint_of(qp);
-        let wqes = recv_list(wr).map(|wr| recv_wqe(&*wr, limits::MAX_SGE));
-        let composed = endpoint.is_composed_here().then(|| batch_of(qp));
-        let result = match composed {
-            Some(Some(batch)) => batch.post_recv(wqes),
-            _ => endpoint.post_recv(wqes),
+        let mut batch = match RecvBatch::new(conn_of(qp)) {
+            Ok(batch) => batch,
+            Err(error) => return posted(Err((wr, error)), bad),
         };
-        match result {
-            Ok(()) => 0,
-            Err((posted, error)) => {
-                *bad = recv_list(wr).nth(posted).unwrap_or(wr);
-                errno(Err(error))
-            }
-        }
+        let result = post_list(
+            wr,
+            |wr| wr.next,
+            |wr| {
+                let n = pieces(wr.num_sge)?;
+                batch.push(wr.wr_id, n, |to| copy_sges(wr.sg_list, to))
+            },
+        );
+        drop(batch);
+        posted(result, bad)
     }
 }
 
@@ -72,17 +123,20 @@ pub unsafe extern "C" fn post_srq_recv(
 ) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        let srq = &srq_of(srq).srq;
-        let mut result = Ok(());
-        for wr in recv_list(wr) {
-            result = recv_wqe(&*wr, srq.max_sge).and_then(|wqe| srq.post(wqe));
-            if result.is_err() {
-                *bad = wr;
-                break;
-            }
-        }
+        let srq = srq_of(srq);
+        let result = post_list(
+            wr,
+            |wr| wr.next,
+            |wr| {
+                let n = pieces(wr.num_sge)?;
+                if n > srq.max_sge as usize {
+                    return Err(libc::EINVAL);
+                }
+                srq.post(wr.wr_id, n, |to| copy_sges(wr.sg_list, to))
+            },
+        );
         srq.posted();
-        errno(result)
+        posted(result, bad)
     }
 }
 
@@ -91,13 +145,13 @@ pub unsafe extern "C" fn post_srq_recv(
 /// # Safety
 /// The members that its operation uses are set, its list has as many entries as it says, and inline
 /// data and values can be read.
-unsafe fn post_one(batch: &mut Batch<'_>, wr: &ibv_send_wr) -> Result<(), i32> {
+unsafe fn post_one(batch: &mut SendBatch<'_>, wr: &ibv_send_wr) -> Result<(), i32> {
     use ibv_wr_opcode::*;
-    let n = usize::try_from(wr.num_sge).map_err(|_| libc::EINVAL)?;
-    if n > batch.max_sge() as usize {
+    let n = pieces(wr.num_sge)?;
+    if n > batch.max_sge() {
         return Err(libc::EINVAL);
     }
-    let inline = wr.send_flags & ibv_send_flags::IBV_SEND_INLINE.0 != 0;
+    let has = |flag: ibv_send_flags| wr.send_flags & flag.0 != 0;
     let settings = Settings::get();
     // SAFETY: as the caller promises.
     unsafe {
@@ -143,23 +197,38 @@ unsafe fn post_one(batch: &mut Batch<'_>, wr: &ibv_send_wr) -> Result<(), i32> {
             }
             _ => return Err(libc::EINVAL),
         };
-        let (payload, len) = if matches!(op, Op::AtomicWrite { .. }) {
-            (Payload::Memory(SgList::NONE), 8)
-        } else if inline && op.carries() {
-            let pieces = (0..n).map(|i| {
+        if batch.room() == 0 {
+            return Err(libc::ENOMEM);
+        }
+        let inline = has(ibv_send_flags::IBV_SEND_INLINE) && op.carries();
+        let (len, sges) = if matches!(op, Op::AtomicWrite { .. }) {
+            (8, 0)
+        } else if inline {
+            let data = (0..n).map(|i| {
                 let sge = *wr.sg_list.add(i);
                 (sge.addr as *const u8, sge.length as usize)
             });
-            (Payload::Inline, batch.copy_inline(pieces)?)
+            let len = copy_inline(data, batch.next_inline()).ok_or(libc::EINVAL)?;
+            (len as u32, 0)
         } else {
-            let sges = SgList::copy(wr.sg_list, n);
-            let len = sges.bytes();
-            if len > MAX_MESSAGE || (matches!(op, Op::Atomic { .. }) && len != 8) {
+            let to = batch.next_sges().get_mut(..n).ok_or(libc::EINVAL)?;
+            copy_sges(wr.sg_list, to);
+            let len = message_length(to).ok_or(libc::EINVAL)?;
+            if matches!(op, Op::Atomic { .. }) && len != 8 {
                 return Err(libc::EINVAL);
             }
-            (Payload::Memory(sges), len as u32)
+            (len, n as u8)
         };
-        batch.push(SendWqe::new(wr.wr_id, wr.send_flags, op, payload, len))
+        batch.push(SendWqe {
+            wr_id: wr.wr_id,
+            op,
+            len,
+            inline,
+            sges,
+            signaled: has(ibv_send_flags::IBV_SEND_SIGNALED),
+            fence: has(ibv_send_flags::IBV_SEND_FENCE),
+            solicited: has(ibv_send_flags::IBV_SEND_SOLICITED),
+        })
     }
 }
 
@@ -172,25 +241,12 @@ pub unsafe extern "C" fn post_send(
 ) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        let mut batch = match Batch::new(endpoint_of(qp)) {
+        let mut batch = match SendBatch::new(conn_of(qp)) {
             Ok(batch) => batch,
-            Err(error) => {
-                *bad = wr;
-                return errno(Err(error));
-            }
+            Err(error) => return posted(Err((wr, error)), bad),
         };
-        let mut next = wr;
-        let mut result = 0;
-        while let Some(wr) = next.as_ref() {
-            if let Err(error) = post_one(&mut batch, wr) {
-                *bad = next;
-                set_errno(error);
-                result = error;
-                break;
-            }
-            next = wr.next;
-        }
-        batch.post();
-        result
+        let result = post_list(wr, |wr| wr.next, |wr| post_one(&mut batch, wr));
+        drop(batch);
+        posted(result, bad)
     }
 }

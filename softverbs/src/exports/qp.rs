@@ -1,83 +1,105 @@
 //! Queue pairs.
 
-use super::cm::is_peer;
 use super::cq::cq_of;
+use super::returns::{errno, pointer};
 use super::srq::srq_of;
-use super::{errno, pointer, wr};
-use crate::engine;
+use super::wr;
+use crate::driver::conn::{Conn, Queues};
+use crate::driver::cq::Retired;
+use crate::errno::errno_of;
+use crate::limits;
 use crate::objects::alive::{Alive, Kind};
-use crate::objects::cm::CmEvent;
+use crate::objects::device::Context;
 use crate::objects::device::attributes::send_ops;
-use crate::objects::device::{Context, limits};
-use crate::objects::endpoint::{Batch, Endpoint};
-use crate::objects::events::EventQueue;
-use crate::objects::memory::Pd;
-use crate::objects::qp::{Qp, QpInit};
-use crate::objects::{errno_of, lock};
+use crate::objects::mr::Pd;
+use crate::objects::qp::{every_access, new_qp_num, qps};
+use crate::proto::{Caps, Qp, QpState};
+use crate::reactor;
 use crate::settings::Settings;
 use rdma_sys::*;
-use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::mem::zeroed;
+use std::net::{IpAddr, Ipv6Addr};
 use std::ptr;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// A queue pair as C sees it. Several threads use it at once, each its own members: there is no
 /// reference to all of it.
 #[repr(C)]
 struct QpHandle {
     abi: wr::QpAbi,
-    endpoint: Arc<Endpoint>,
-    /// It was made for the extended interface.
-    extended: bool,
+    parts: QpParts,
     init: ibv_qp_init_attr,
     _alive: Alive,
-    /// What is being posted by the extended interface.
-    batch: Option<Batch<'static>>,
+}
+
+/// What several threads look at.
+struct QpParts {
+    /// The queue pair's end of its connections.
+    conn: Arc<Conn>,
+    /// What is being posted by the extended interface, if it was made for that.
+    staging: Option<wr::Staging>,
 }
 
 /// # Safety
-/// The queue pair is one of this library's.
-pub(super) unsafe fn endpoint_of<'a>(qp: *mut ibv_qp) -> &'a Arc<Endpoint> {
-    // SAFETY: as the caller promises.
-    unsafe { &(*qp.cast::<QpHandle>()).endpoint }
+/// The queue pair is one of this library's, and is not destroyed as long as this is used.
+unsafe fn parts_of<'a>(qp: *mut ibv_qp) -> &'a QpParts {
+    // SAFETY: as the caller promises. The reference leaves out the structure that C sees.
+    unsafe { &(*qp.cast::<QpHandle>()).parts }
 }
 
 /// # Safety
-/// The queue pair is one of this library's, and this thread has its endpoint locked.
-pub(super) unsafe fn batch_of<'a>(qp: *mut ibv_qp) -> &'a mut Option<Batch<'static>> {
+/// As of [`parts_of`].
+pub(super) unsafe fn conn_of<'a>(qp: *mut ibv_qp) -> &'a Arc<Conn> {
     // SAFETY: as the caller promises.
-    unsafe { &mut (*qp.cast::<QpHandle>()).batch }
+    unsafe { &parts_of(qp).conn }
 }
 
-fn new_qp_num() -> u32 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    if NEXT.load(Ordering::Relaxed) == 0 {
-        let mut random = [0; 4];
-        let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
-        let start = u32::from_ne_bytes(random) | 1;
-        let _ = NEXT.compare_exchange(0, start, Ordering::Relaxed, Ordering::Relaxed);
-    }
-    // 0 and 1 are taken, and there are 24 bits.
-    loop {
-        let num = NEXT.fetch_add(1, Ordering::Relaxed) & 0xff_ffff;
-        if num > 1 {
-            return num;
-        }
+/// # Safety
+/// As of [`parts_of`].
+pub(super) unsafe fn staging_of<'a>(qp: *mut ibv_qp) -> Option<&'a wr::Staging> {
+    // SAFETY: as the caller promises.
+    unsafe { parts_of(qp).staging.as_ref() }
+}
+
+fn from_c(state: ibv_qp_state::Type) -> Option<QpState> {
+    use ibv_qp_state::*;
+    Some(match state {
+        IBV_QPS_RESET => QpState::Reset,
+        IBV_QPS_INIT => QpState::Init,
+        IBV_QPS_RTR => QpState::Rtr,
+        IBV_QPS_RTS => QpState::Rts,
+        IBV_QPS_SQD => QpState::Sqd,
+        IBV_QPS_SQE => QpState::Sqe,
+        IBV_QPS_ERR => QpState::Err,
+        _ => return None,
+    })
+}
+
+fn to_c(state: QpState) -> ibv_qp_state::Type {
+    use ibv_qp_state::*;
+    match state {
+        QpState::Reset => IBV_QPS_RESET,
+        QpState::Init => IBV_QPS_INIT,
+        QpState::Rtr => IBV_QPS_RTR,
+        QpState::Rts => IBV_QPS_RTS,
+        QpState::Sqd => IBV_QPS_SQD,
+        QpState::Sqe => IBV_QPS_SQE,
+        QpState::Err => IBV_QPS_ERR,
     }
 }
 
-/// Makes the queue pair of an endpoint.
+/// Makes a queue pair.
 ///
 /// # Safety
 /// The domain is open, and the attributes' objects are.
 pub(super) unsafe fn create_qp(
-    endpoint: &Arc<Endpoint>,
     pd: *mut ibv_pd,
     attr: &mut ibv_qp_init_attr,
     ops: Option<u64>,
 ) -> Result<*mut ibv_qp, i32> {
+    reactor::start().map_err(|error| errno_of(&error))?;
     let cap = &mut attr.cap;
     if attr.qp_type != ibv_qp_type::IBV_QPT_RC {
         return Err(libc::EOPNOTSUPP);
@@ -106,37 +128,26 @@ pub(super) unsafe fn create_qp(
     let (pd_of, send_cq, recv_cq, srq) = unsafe {
         (
             Pd::from_raw(pd),
-            cq_of(attr.send_cq).cq.clone(),
-            cq_of(attr.recv_cq).cq.clone(),
-            (!attr.srq.is_null()).then(|| srq_of(attr.srq).srq.clone()),
+            cq_of(attr.send_cq).clone(),
+            cq_of(attr.recv_cq).clone(),
+            (!attr.srq.is_null()).then(|| srq_of(attr.srq).clone()),
         )
     };
     let num = new_qp_num();
-    let init = QpInit {
-        num,
-        domain: pd_of.domain.clone(),
-        send_cq: send_cq.clone(),
-        recv_cq: recv_cq.clone(),
-        srq: srq.clone(),
-        cap: *cap,
-        sq_sig_all: attr.sq_sig_all != 0,
-        ops: ops.unwrap_or(0),
+    let caps = Caps {
+        max_send_wr: cap.max_send_wr as usize,
+        max_recv_wr: cap.max_recv_wr as usize,
+        max_send_sge: cap.max_send_sge as usize,
+        max_recv_sge: cap.max_recv_sge as usize,
+        max_inline: cap.max_inline_data as usize,
+        max_reads: limits::MAX_QP_RD_ATOM as usize,
+        srq: srq.is_some(),
     };
-    let qp = Qp::new(init).ok_or(libc::ENOMEM)?;
-    let mut state = endpoint.lock();
-    if state.qp.is_some() {
-        return Err(libc::EINVAL);
-    }
-    state.qp = Some(Box::new(qp));
-    drop(state);
-    pd_of.domain.attach();
-    if let Some(srq) = srq {
-        srq.users.fetch_add(1, Ordering::AcqRel);
-    }
-    send_cq.attach(endpoint);
-    if !Arc::ptr_eq(&send_cq, &recv_cq) {
-        recv_cq.attach(endpoint);
-    }
+    let qp = Qp::new(num, &caps, every_access()).ok_or(libc::ENOMEM)?;
+    let staging = match ops {
+        Some(_) => Some(wr::Staging::new(&caps).ok_or(libc::ENOMEM)?),
+        None => None,
+    };
     // SAFETY: it consists of numbers and pointers; its lock is of this library only.
     let mut base: ibv_qp = unsafe { zeroed() };
     base.context = pd_of.abi.context;
@@ -148,91 +159,55 @@ pub(super) unsafe fn create_qp(
     base.qp_num = num;
     base.qp_type = attr.qp_type;
     base.state = ibv_qp_state::IBV_QPS_RESET;
+    let conn = Conn::new();
     let handle = QpHandle {
         abi: wr::QpAbi::new(base, ops.unwrap_or(0)),
-        endpoint: endpoint.clone(),
-        extended: ops.is_some(),
+        parts: QpParts {
+            conn: conn.clone(),
+            staging,
+        },
         init: *attr,
         _alive: Alive::new(Kind::Qp),
-        batch: None,
     };
     let handle: *mut ibv_qp = Box::into_raw(Box::new(handle)).cast();
-    if let Some(qp) = &mut endpoint.lock().qp {
-        qp.handle = handle.into();
+    // SAFETY: the domain's context is open.
+    let async_events = unsafe { Context::of(pd_of.abi.context) }.events();
+    let queues = Queues {
+        domain: pd_of.domain.clone(),
+        send_cq: send_cq.clone(),
+        recv_cq: recv_cq.clone(),
+        srq: srq.clone(),
+        retired: Arc::new(Retired::default()),
+        sq_sig_all: attr.sq_sig_all != 0,
+        num,
+        handle: AtomicPtr::new(handle),
+        async_events: async_events.clone(),
+    };
+    conn.lock().set_qp(qp, Arc::new(queues));
+    pd_of.domain.attach();
+    if let Some(srq) = srq {
+        srq.users.fetch_add(1, Ordering::AcqRel);
     }
+    send_cq.attach(conn.clone());
+    if !Arc::ptr_eq(&send_cq, &recv_cq) {
+        recv_cq.attach(conn.clone());
+    }
+    qps().add(num, &conn);
     Ok(handle)
 }
 
-/// # Safety
-/// The queue pair is one of this library's.
-pub(super) unsafe fn set_state(qp: *mut ibv_qp, new: ibv_qp_state::Type) {
-    // SAFETY: as the caller promises.
-    unsafe {
-        if let Some(qp) = &mut endpoint_of(qp).lock().qp {
-            qp.state = new;
-        }
-        (*qp).state = new;
-    }
-}
-
-/// The queue pairs that were made without a cm id, by number. One of them is connected by an id
-/// whose program names it when it connects or accepts.
-pub(super) static LOOSE: Mutex<BTreeMap<u32, usize>> = Mutex::new(BTreeMap::new());
-
-/// Makes a queue pair without an id, as yet.
+/// Brings a queue pair that was made for an id to INIT.
 ///
 /// # Safety
-/// As of [`create_qp`].
-unsafe fn create_loose(
-    pd: *mut ibv_pd,
-    attr: &mut ibv_qp_init_attr,
-    ops: Option<u64>,
-) -> Result<*mut ibv_qp, i32> {
-    /// Nothing comes for them until they have an id.
-    static NOBODY: OnceLock<Arc<EventQueue<CmEvent>>> = OnceLock::new();
-    engine::start().map_err(|error| errno_of(&error))?;
-    let events = match NOBODY.get() {
-        Some(events) => events,
-        None => {
-            let events = EventQueue::new().map_err(|error| errno_of(&error))?;
-            NOBODY.get_or_init(|| Arc::new(events))
-        }
-    };
-    let endpoint = Endpoint::new(events.clone());
+/// The queue pair is one of this library's.
+pub(super) unsafe fn to_init(qp: *mut ibv_qp) {
     // SAFETY: as the caller promises.
-    let qp = unsafe { create_qp(&endpoint, pd, attr, ops)? };
-    // SAFETY: made just now.
-    let num = unsafe { (*qp).qp_num };
-    lock(&LOOSE).insert(num, qp.expose_provenance());
-    Ok(qp)
-}
-
-/// Gives an endpoint the queue pair of that number, which was made without one.
-pub(super) fn adopt(endpoint: &Arc<Endpoint>, num: u32) -> Result<(), i32> {
-    let loose = lock(&LOOSE);
-    let qp = *loose.get(&num).ok_or(libc::EINVAL)?;
-    let handle: *mut QpHandle = ptr::with_exposed_provenance_mut(qp);
-    // SAFETY: those in the list have not been destroyed; the program does not use one while it is
-    // named to be connected.
-    let place = unsafe { &mut (*handle).endpoint };
-    if Arc::ptr_eq(place, endpoint) {
-        return Ok(());
+    unsafe {
+        if let Some(of) = conn_of(qp).lock().qp() {
+            of.set_state(QpState::Init);
+        }
+        (*qp).state = ibv_qp_state::IBV_QPS_INIT;
     }
-    let before = std::mem::replace(place, endpoint.clone());
-    let Some(of) = before.lock().qp.take() else {
-        return Err(libc::EINVAL);
-    };
-    let cqs = [of.init.send_cq.clone(), of.init.recv_cq.clone()];
-    let mut state = endpoint.lock();
-    state.qp = Some(of);
-    state.program_moves_qp = true;
-    drop(state);
-    for cq in cqs {
-        cq.detach(&before);
-        cq.detach(endpoint);
-        cq.attach(endpoint);
-    }
-    Ok(())
 }
 
 /// # Safety
@@ -248,7 +223,7 @@ pub unsafe extern "C" fn create_qp_ex(
             return Err(libc::EINVAL);
         }
         // SAFETY: as the caller promises.
-        let qp = unsafe { create_loose(pd, &mut basic, ops) };
+        let qp = unsafe { create_qp(pd, &mut basic, ops) };
         attr.cap = basic.cap;
         qp
     }))
@@ -287,7 +262,7 @@ pub unsafe extern "C" fn ibv_create_qp(
     attr: *mut ibv_qp_init_attr,
 ) -> *mut ibv_qp {
     // SAFETY: as the caller promises.
-    pointer(unsafe { create_loose(pd, &mut *attr, None) })
+    pointer(unsafe { create_qp(pd, &mut *attr, None) })
 }
 
 /// # Safety
@@ -301,29 +276,30 @@ pub unsafe extern "C" fn ibv_query_qp(
 ) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        let state = endpoint_of(qp).lock();
-        let Some(of) = &state.qp else {
+        let handle: *const QpHandle = qp.cast();
+        let mut conn = conn_of(qp).lock();
+        let (mine, theirs) = (conn.proto().cm().mine, conn.proto().cm().theirs);
+        let Some(of) = conn.qp() else {
             return errno(Err(libc::EINVAL));
         };
         let mut out: ibv_qp_attr = zeroed();
-        out.qp_state = of.state;
-        out.cur_qp_state = of.state;
+        out.qp_state = to_c(of.state());
+        out.cur_qp_state = out.qp_state;
         out.path_mtu = ibv_mtu::IBV_MTU_4096;
         out.path_mig_state = ibv_mig_state::IBV_MIG_MIGRATED;
-        out.dest_qp_num = state.theirs.qp_num;
-        out.qp_access_flags = of.access;
-        out.cap = of.init.cap;
-        out.max_rd_atomic = of.max_reads as u8;
-        out.max_dest_rd_atomic = state.mine.responder_resources;
-        out.min_rnr_timer = of.min_rnr_timer;
+        out.dest_qp_num = theirs.qp_num;
+        out.qp_access_flags = of.responder.access;
+        out.cap = (*handle).init.cap;
+        out.max_rd_atomic = of.requester.max_reads as u8;
+        out.max_dest_rd_atomic = mine.responder_resources;
+        out.min_rnr_timer = of.responder.min_rnr_timer;
         out.port_num = 1;
         out.timeout = of.timeout;
-        out.retry_cnt = state.mine.retry_count;
-        out.rnr_retry = of.rnr_retry;
+        out.retry_cnt = of.retry_count;
+        out.rnr_retry = of.requester.rnr_retry;
+        (*qp).state = out.qp_state;
         *attr = out;
-        *init = (*qp.cast::<QpHandle>()).init;
-        (*init).cap = of.init.cap;
-        (*qp).state = of.state;
+        *init = (*handle).init;
     }
     0
 }
@@ -393,16 +369,21 @@ pub unsafe extern "C" fn ibv_modify_qp(
     type M = ibv_qp_attr_mask;
     // SAFETY: as the caller promises.
     unsafe {
-        let endpoint = endpoint_of(qp);
-        let mut state = endpoint.lock();
-        let state = &mut *state;
-        let Some(of) = &mut state.qp else {
+        let mask = mask as u32;
+        let has = |bits: M| mask & bits.0 == bits.0;
+        let attr = &*attr;
+        let ready_to_receive = has(M::IBV_QP_STATE) && attr.qp_state == IBV_QPS_RTR;
+        let gid = IpAddr::V6(Ipv6Addr::from(attr.ah_attr.grh.dgid.raw)).to_canonical();
+        let to_peer = (attr.dest_qp_num, gid);
+        // Looked up before the connection is locked.
+        let asked = ready_to_receive && qps().is_reachable(to_peer);
+        let mut guard = conn_of(qp).lock();
+        let reachable = guard.peer().map_or(asked, |peer| peer == to_peer);
+        let retired = guard.queues().map(|queues| queues.retired.clone());
+        let (Some(of), Some(retired)) = (guard.qp(), retired) else {
             return errno(Err(libc::EINVAL));
         };
-        let mask = mask as u32;
-        let has = |bit: M| mask & bit.0 != 0;
-        let attr = &*attr;
-        let (from, moves) = (of.state, has(M::IBV_QP_STATE));
+        let (from, moves) = (to_c(of.state()), has(M::IBV_QP_STATE));
         let to = if moves { attr.qp_state } else { from };
         if mask & !KNOWN_ATTRIBUTES != 0 {
             return errno(Err(libc::EOPNOTSUPP));
@@ -421,41 +402,41 @@ pub unsafe extern "C" fn ibv_modify_qp(
             return errno(Err(libc::EINVAL));
         }
         if (from, to) == (IBV_QPS_INIT, IBV_QPS_RTR) {
-            if !has(M::IBV_QP_DEST_QPN) {
+            if !has(M::IBV_QP_DEST_QPN | M::IBV_QP_AV) {
                 return errno(Err(libc::EINVAL));
             }
-            if !is_peer(attr.dest_qp_num) {
+            if !reachable || attr.ah_attr.is_global == 0 {
                 // No connection management has to do with that one.
                 return errno(Err(libc::EOPNOTSUPP));
             }
         }
         if has(M::IBV_QP_ACCESS_FLAGS) {
-            of.access = attr.qp_access_flags;
+            of.responder.access = attr.qp_access_flags;
         }
         if has(M::IBV_QP_MIN_RNR_TIMER) {
-            of.min_rnr_timer = attr.min_rnr_timer;
+            of.responder.min_rnr_timer = attr.min_rnr_timer;
         }
-        // For who asks: the link has its own times.
+        // For programs that ask: the link has its own times.
         if has(M::IBV_QP_TIMEOUT) {
             of.timeout = attr.timeout;
         }
         if has(M::IBV_QP_RETRY_CNT) {
-            state.mine.retry_count = attr.retry_cnt;
+            of.retry_count = attr.retry_cnt;
         }
         if has(M::IBV_QP_RNR_RETRY) {
-            of.rnr_retry = attr.rnr_retry;
-            of.rnr_left = of.rnr_retry;
+            of.requester.set_rnr_retry(attr.rnr_retry);
         }
-        match to {
+        match from_c(to) {
             _ if !moves => {}
-            IBV_QPS_ERR => {
-                of.fail();
-                state.pump(endpoint);
-                state.watch(endpoint);
+            Some(QpState::Err) => guard.with(|proto, _, host| proto.fail_qp(host)),
+            Some(QpState::Reset) => {
+                of.reset(every_access());
+                // Nothing that was posted before has a place any more.
+                retired.reset(of.requester.next_number());
             }
-            IBV_QPS_RESET => of.reset(),
             // What this makes ready takes effect once the connection is made.
-            _ => of.state = to,
+            Some(state) => of.set_state(state),
+            None => return errno(Err(libc::EINVAL)),
         }
         (*qp).state = to;
     }
@@ -468,25 +449,22 @@ pub unsafe extern "C" fn ibv_modify_qp(
 pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        lock(&LOOSE).remove(&(*qp).qp_num);
-        let handle = Box::from_raw(qp.cast::<QpHandle>());
-        let endpoint = &handle.endpoint;
-        let mut state = endpoint.lock();
-        let Some(of) = state.qp.take() else {
+        // From now on no connection is made with it.
+        qps().remove((*qp).qp_num);
+        let conn = conn_of(qp).clone();
+        let Some(queues) = conn.lock().take_qp() else {
             return errno(Err(libc::EINVAL));
         };
-        state.pump(endpoint);
-        state.watch(endpoint);
-        drop(state);
-        of.init.send_cq.detach(endpoint);
-        of.init.recv_cq.detach(endpoint);
-        of.init.send_cq.forget(of.init.num);
-        of.init.recv_cq.forget(of.init.num);
-        if let Some(srq) = &of.init.srq {
+        queues.send_cq.detach(conn.token());
+        queues.recv_cq.detach(conn.token());
+        queues.send_cq.forget(queues.num);
+        queues.recv_cq.forget(queues.num);
+        if let Some(srq) = &queues.srq {
             srq.users.fetch_sub(1, Ordering::AcqRel);
         }
-        of.init.domain.detach();
+        queues.domain.detach();
         Context::of((*qp).context).forget(qp.cast());
+        drop(Box::from_raw(qp.cast::<QpHandle>()));
     }
     0
 }
@@ -496,7 +474,7 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     // SAFETY: as the caller promises.
-    if unsafe { (*qp.cast::<QpHandle>()).extended } {
+    if unsafe { staging_of(qp) }.is_some() {
         qp.cast()
     } else {
         ptr::null_mut()

@@ -1,13 +1,16 @@
 //! Shared receive queues.
 
-use super::{errno, pointer};
+use super::returns::{errno, pointer};
+use crate::driver::srq::SharedReceiveQueue;
+use crate::limits;
 use crate::objects::alive::{Alive, Kind};
-use crate::objects::device::{Context, limits};
-use crate::objects::memory::Pd;
-use crate::objects::srq::{Srq, SrqHandle};
+use crate::objects::device::Context;
+use crate::objects::mr::Pd;
+use crate::objects::srq::SrqHandle;
 use rdma_sys::*;
 use std::ffi::c_int;
 use std::mem::zeroed;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// # Safety
@@ -28,13 +31,13 @@ pub unsafe extern "C" fn ibv_create_srq(
         return pointer(Err(libc::EINVAL));
     }
     let context = pd_of.abi.context;
-    let srq = Srq::new(
-        // SAFETY: the domain's context is open.
-        unsafe { Context::of(context) },
+    let srq = SharedReceiveQueue::new(
         pd_of.domain.clone(),
         attr.max_wr as usize,
         attr.max_sge,
         attr.srq_limit as usize,
+        // SAFETY: the domain's context is open.
+        unsafe { Context::of(context) }.events().clone(),
     );
     let Some(srq) = srq else {
         return pointer(Err(libc::ENOMEM));
@@ -57,9 +60,9 @@ pub unsafe extern "C" fn ibv_create_srq(
 
 /// # Safety
 /// The handle is one of [`ibv_create_srq`].
-pub(super) unsafe fn srq_of<'a>(srq: *mut ibv_srq) -> &'a SrqHandle {
-    // SAFETY: as the caller promises.
-    unsafe { &*srq.cast() }
+pub(super) unsafe fn srq_of<'a>(srq: *mut ibv_srq) -> &'a Arc<SharedReceiveQueue> {
+    // SAFETY: as the caller promises. The reference leaves out the structure that C sees.
+    unsafe { &(*srq.cast::<SrqHandle>()).srq }
 }
 
 /// # Safety
@@ -112,7 +115,7 @@ pub unsafe extern "C" fn ibv_modify_srq(
     mask: c_int,
 ) -> c_int {
     // SAFETY: as the caller promises.
-    let (srq, attr) = unsafe { (&srq_of(srq).srq, &*attr) };
+    let (srq, attr) = unsafe { (srq_of(srq), &*attr) };
     let mask = mask as u32;
     let mut result = Ok(());
     if mask & ibv_srq_attr_mask::IBV_SRQ_MAX_WR.0 != 0 {
@@ -133,7 +136,7 @@ pub unsafe extern "C" fn ibv_modify_srq(
 pub unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        let srq = &srq_of(srq).srq;
+        let srq = srq_of(srq);
         *attr = ibv_srq_attr {
             max_wr: srq.capacity() as u32,
             max_sge: srq.max_sge,
@@ -149,12 +152,12 @@ pub unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_att
 pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        let handle = srq_of(srq);
-        if handle.srq.users.load(Ordering::Acquire) > 0 {
+        let of = srq_of(srq);
+        if of.users.load(Ordering::Acquire) > 0 {
             return errno(Err(libc::EBUSY));
         }
-        Context::of(handle.abi.context).forget(srq.cast());
-        handle.srq.domain.detach();
+        Context::of((*srq).context).forget(srq.cast());
+        of.domain.detach();
         drop(Box::from_raw(srq.cast::<SrqHandle>()));
     }
     0

@@ -1,14 +1,9 @@
 //! What the two libraries offer and this one does not: it says so.
 
-use super::minus_one;
+use super::returns::{minus_one, set_errno};
 use rdma_sys::{ibv_ops_wr, ibv_srq};
 use std::ffi::{c_int, c_void};
 use std::ptr;
-
-pub fn set_errno(errno: c_int) {
-    // SAFETY: it is the calling thread's own.
-    unsafe { *libc::__errno_location() = errno };
-}
 
 /// What a call that returns this answers when it is not supported.
 pub trait Unsupported {

@@ -1,14 +1,20 @@
 //! The extended interface to post requests: `ibv_wr_start` and what follows it.
 
-use super::qp::{batch_of, endpoint_of};
-use crate::frames::{AtomicOp, FlushKind, MAX_MESSAGE, Remote};
-use crate::objects::endpoint::{Batch, Endpoint};
-use crate::objects::qp::{Op, Payload, SendWqe, SgList};
+use super::post::{copy_inline, copy_sges};
+use super::qp::{conn_of, staging_of};
+use super::returns::errno;
+use crate::driver::conn::Conn;
+use crate::driver::post::SendBatch;
+use crate::proto::frames::{AtomicOp, FlushKind, Remote};
+use crate::proto::{Caps, Op, SendWqe, Sge, message_length};
+use crate::sync::lock;
 use rdma_sys::*;
+use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
-use std::ptr;
+use std::ops::Range;
 use std::slice;
+use std::sync::{Condvar, Mutex, PoisonError};
 use verbs_ext::{
     FLUSH_GLOBAL, FLUSH_MR, FLUSH_PERSISTENT, QP_EX_TAIL, QP_EX_WITH_ATOMIC_WRITE,
     QP_EX_WITH_FLUSH, QpExTail,
@@ -55,71 +61,210 @@ impl QpAbi {
                 wr_start: start,
                 wr_complete: complete,
                 wr_abort: abort,
-                wr_atomic_write: has(QP_EX_WITH_ATOMIC_WRITE).then_some(atomic_write as _),
-                wr_flush: has(QP_EX_WITH_FLUSH).then_some(flush as _),
+                wr_atomic_write: has(QP_EX_WITH_ATOMIC_WRITE).then_some(atomic_write),
+                wr_flush: has(QP_EX_WITH_FLUSH).then_some(flush),
             });
         }
         abi
     }
 }
 
-// SAFETY, of all functions here: C calls them as verbs.h says, with a queue pair of this library,
-// and those between start and complete only there, where the batch keeps the endpoint locked.
+/// A request that the program puts together.
+struct Staged {
+    wqe: SendWqe,
+    /// Where its pieces and its inline data are.
+    sges: Range<usize>,
+    inline: Range<usize>,
+}
 
-unsafe fn batch<'a>(qp: *mut ibv_qp_ex) -> Option<&'a mut Batch<'static>> {
-    // SAFETY: as above.
-    unsafe { batch_of(qp.cast()) }.as_mut()
+/// The requests between `ibv_wr_start` and `ibv_wr_complete`, with room for as many as the send queue
+/// has.
+struct Requests {
+    list: Vec<Staged>,
+    sges: Vec<Sge>,
+    inline: Vec<u8>,
+    max_wr: usize,
+    max_sge: usize,
+    max_inline: usize,
+    /// What is wrong with one of them.
+    error: Option<i32>,
+}
+
+/// Requests that one thread at a time puts together. The queue pair itself is not locked meanwhile: its
+/// connection goes on.
+pub struct Staging {
+    /// A thread is between start and complete. Others that start wait, as they do on a NIC.
+    busy: Mutex<bool>,
+    free: Condvar,
+    requests: UnsafeCell<Requests>,
+}
+
+// SAFETY: `requests` is used only by the thread that has made the staging busy.
+unsafe impl Sync for Staging {}
+// SAFETY: as above; requests consist of numbers.
+unsafe impl Send for Staging {}
+
+impl Staging {
+    /// `None` if there is no memory for it.
+    pub fn new(caps: &Caps) -> Option<Self> {
+        let mut requests = Requests {
+            list: vec![],
+            sges: vec![],
+            inline: vec![],
+            max_wr: caps.max_send_wr,
+            max_sge: caps.max_send_sge,
+            max_inline: caps.max_inline,
+            error: None,
+        };
+        let max_wr = caps.max_send_wr;
+        requests.list.try_reserve_exact(max_wr).ok()?;
+        let sges = max_wr.checked_mul(caps.max_send_sge)?;
+        requests.sges.try_reserve_exact(sges).ok()?;
+        let inline = max_wr.checked_mul(caps.max_inline)?;
+        requests.inline.try_reserve_exact(inline).ok()?;
+        Some(Staging {
+            busy: Mutex::new(false),
+            free: Condvar::new(),
+            requests: UnsafeCell::new(requests),
+        })
+    }
+
+    fn start(&self) {
+        let busy = self.free.wait_while(lock(&self.busy), |busy| *busy);
+        *busy.unwrap_or_else(PoisonError::into_inner) = true;
+    }
+
+    fn end(&self) {
+        *lock(&self.busy) = false;
+        self.free.notify_one();
+    }
+}
+
+impl Requests {
+    fn fail(&mut self, error: i32) {
+        self.error.get_or_insert(error);
+    }
+
+    fn clear(&mut self) {
+        self.list.clear();
+        self.sges.clear();
+        self.inline.clear();
+        self.error = None;
+    }
+
+    /// The request that was added last, unless something was wrong.
+    fn last(&mut self) -> Option<&mut Staged> {
+        self.list.last_mut().filter(|_| self.error.is_none())
+    }
+
+    fn add(&mut self, wr_id: u64, flags: u32, op: Op) {
+        if self.list.len() >= self.max_wr {
+            return self.fail(libc::ENOMEM);
+        }
+        let has = |flag: ibv_send_flags| flags & flag.0 != 0;
+        let len = if matches!(op, Op::AtomicWrite { .. }) {
+            8
+        } else {
+            0
+        };
+        self.list.push(Staged {
+            wqe: SendWqe {
+                wr_id,
+                op,
+                len,
+                inline: false,
+                sges: 0,
+                signaled: has(ibv_send_flags::IBV_SEND_SIGNALED),
+                fence: has(ibv_send_flags::IBV_SEND_FENCE),
+                solicited: has(ibv_send_flags::IBV_SEND_SOLICITED),
+            },
+            sges: 0..0,
+            inline: 0..0,
+        });
+    }
+
+    /// Posts all, or nothing if something is wrong.
+    fn post(&self, conn: &Conn) -> Result<(), i32> {
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        let mut batch = SendBatch::new(conn)?;
+        if self.list.len() > batch.room() {
+            return Err(libc::ENOMEM);
+        }
+        for one in &self.list {
+            let sges = self.sges.get(one.sges.clone()).unwrap_or_default();
+            for (to, from) in batch.next_sges().iter_mut().zip(sges) {
+                *to = *from;
+            }
+            let inline = self.inline.get(one.inline.clone()).unwrap_or_default();
+            for (to, from) in batch.next_inline().iter_mut().zip(inline) {
+                *to = *from;
+            }
+            batch.push(one.wqe)?;
+        }
+        Ok(())
+    }
+}
+
+// SAFETY, of all functions here: C calls them as verbs.h says, with a queue pair of this library that
+// was made for them, and those between start and complete only there, by the thread that has started.
+
+unsafe fn requests<'a>(qp: *mut ibv_qp_ex) -> Option<&'a mut Requests> {
+    // SAFETY: as above: the staging is this thread's.
+    unsafe { Some(&mut *staging_of(qp.cast())?.requests.get()) }
 }
 
 unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
-    // SAFETY: as above; the endpoint lives as long as the handle, and so as the batch in it.
+    // SAFETY: as above.
     unsafe {
-        let endpoint: &Endpoint = endpoint_of(qp.cast());
-        // Without a batch, complete tells.
-        if let Ok(batch) = Batch::new(endpoint) {
-            batch.compose();
-            *batch_of(qp.cast()) = Some(batch);
+        if let Some(staging) = staging_of(qp.cast()) {
+            staging.start();
+            (*staging.requests.get()).clear();
         }
     }
 }
 
 unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
     // SAFETY: as above.
-    let result = match unsafe { batch_of(qp.cast()) }.take() {
-        Some(batch) => batch.complete(),
-        None => Err(libc::EINVAL),
-    };
-    super::errno(result)
+    unsafe {
+        let (Some(staging), Some(requests)) = (staging_of(qp.cast()), requests(qp)) else {
+            return errno(Err(libc::EINVAL));
+        };
+        let result = requests.post(conn_of(qp.cast()));
+        staging.end();
+        // As the kernel's software device says it here.
+        errno(result.map_err(|error| {
+            if error == libc::ENOMEM {
+                libc::ENOSPC
+            } else {
+                error
+            }
+        }))
+    }
 }
 
 unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
     // SAFETY: as above.
-    if let Some(batch) = unsafe { batch_of(qp.cast()) }.take() {
-        batch.abort();
+    if let Some(staging) = unsafe { staging_of(qp.cast()) } {
+        staging.end();
     }
 }
 
 unsafe fn add(qp: *mut ibv_qp_ex, op: Op) {
-    // SAFETY: as above.
+    // SAFETY: as above. What is wrong is told when the requests are complete.
     unsafe {
         let (wr_id, flags) = ((*qp).wr_id, (*qp).wr_flags);
-        let len = if matches!(op, Op::AtomicWrite { .. }) {
-            8
-        } else {
-            0
-        };
-        if let Some(batch) = batch(qp) {
-            // What is wrong is told when the batch is complete.
-            let payload = Payload::Memory(SgList::NONE);
-            let _ = batch.push(SendWqe::new(wr_id, flags, op, payload, len));
+        if let Some(requests) = requests(qp) {
+            requests.add(wr_id, flags, op);
         }
     }
 }
 
 unsafe fn unsupported(qp: *mut ibv_qp_ex) {
     // SAFETY: as above.
-    if let Some(batch) = unsafe { batch(qp) } {
-        batch.error.get_or_insert(libc::EOPNOTSUPP);
+    if let Some(requests) = unsafe { requests(qp) } {
+        requests.fail(libc::EOPNOTSUPP);
     }
 }
 
@@ -226,11 +371,11 @@ unsafe extern "C" fn flush(
     level: u8,
 ) {
     let at = Remote { addr, rkey };
-    const BOTH: u8 = FLUSH_GLOBAL | FLUSH_PERSISTENT;
     // Bits that nobody has given a meaning are taken, as the kernel's software device does.
-    let kind = match kind & BOTH {
-        FLUSH_PERSISTENT => FlushKind::Persistent,
-        BOTH => FlushKind::Both,
+    let has = |bit| kind & bit != 0;
+    let kind = match (has(FLUSH_GLOBAL), has(FLUSH_PERSISTENT)) {
+        (true, true) => FlushKind::Both,
+        (false, true) => FlushKind::Persistent,
         _ => FlushKind::Global,
     };
     let op = Op::Flush {
@@ -252,33 +397,39 @@ unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u
 unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, n: usize, list: *const ibv_sge) {
     // SAFETY: as above; the list has so many entries.
     unsafe {
-        let Some(batch) = batch(qp) else {
+        let Some(requests) = requests(qp) else {
             return;
         };
-        if n > batch.max_sge() as usize {
-            batch.error.get_or_insert(libc::EINVAL);
+        if n > requests.max_sge {
+            return requests.fail(libc::EINVAL);
+        }
+        let Some(op) = requests.last().map(|one| one.wqe.op) else {
+            return;
+        };
+        // Their values are given otherwise.
+        if matches!(op, Op::AtomicWrite { .. } | Op::Flush { .. }) {
             return;
         }
-        let sges = SgList::copy(list, n);
-        let len = sges.bytes();
-        let Some(wqe) = batch.last() else {
-            return;
-        };
-        match wqe.op {
-            // Its value is given otherwise.
-            Op::AtomicWrite { .. } | Op::Flush { .. } => return,
-            Op::Atomic { .. } if len != 8 => {
-                batch.error.get_or_insert(libc::EINVAL);
-                return;
+        // Pieces that were set before are of no use any more: there is room for those of each request.
+        let before = requests.last().map_or(0..0, |one| one.sges.clone());
+        if !before.is_empty() {
+            requests.sges.truncate(before.start);
+        }
+        let start = requests.sges.len();
+        requests.sges.resize(start + n, Sge::default());
+        let to = requests.sges.get_mut(start..).unwrap_or_default();
+        copy_sges(list, to);
+        match message_length(to) {
+            Some(len) if !matches!(op, Op::Atomic { .. }) || len == 8 => {
+                if let Some(one) = requests.last() {
+                    one.sges = start..start + n;
+                    one.wqe.sges = n as u8;
+                    one.wqe.len = len;
+                    one.wqe.inline = false;
+                }
             }
-            _ => {}
+            _ => requests.fail(libc::EINVAL),
         }
-        if len > MAX_MESSAGE {
-            batch.error.get_or_insert(libc::EINVAL);
-            return;
-        }
-        wqe.len = len as u32;
-        wqe.payload = Payload::Memory(sges);
     }
 }
 
@@ -291,26 +442,42 @@ unsafe extern "C" fn set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, leng
 unsafe extern "C" fn set_inline_data_list(qp: *mut ibv_qp_ex, n: usize, list: *const ibv_data_buf) {
     // SAFETY: as above; the list has so many entries.
     unsafe {
-        let Some(batch) = batch(qp) else {
+        let Some(requests) = requests(qp) else {
             return;
         };
-        match batch.last().map(|wqe| wqe.op) {
+        match requests.last().map(|one| one.wqe.op) {
             Some(op) if op.carries() => {}
             // Its value is given otherwise.
             None | Some(Op::AtomicWrite { .. } | Op::Flush { .. }) => return,
-            Some(_) => {
-                batch.error.get_or_insert(libc::EINVAL);
-                return;
-            }
+            Some(_) => return requests.fail(libc::EINVAL),
         }
-        let list = if n == 0 {
+        let list = if n == 0 || list.is_null() {
             &[]
         } else {
             slice::from_raw_parts(list, n)
         };
+        let before = requests.last().map_or(0..0, |one| one.inline.clone());
+        if !before.is_empty() {
+            requests.inline.truncate(before.start);
+        }
+        let start = requests.inline.len();
+        requests.inline.resize(start + requests.max_inline, 0);
         let pieces = list
             .iter()
-            .map(|one| (ptr::from_ref(&*one.addr.cast::<u8>()), one.length));
-        batch.inline_of_last(pieces);
+            .map(|one| (one.addr.cast::<u8>().cast_const(), one.length));
+        let to = requests.inline.get_mut(start..).unwrap_or_default();
+        let copied = copy_inline(pieces, to);
+        requests.inline.truncate(start + copied.unwrap_or(0));
+        match copied {
+            Some(len) => {
+                if let Some(one) = requests.last() {
+                    one.inline = start..start + len;
+                    one.wqe.inline = true;
+                    one.wqe.len = len as u32;
+                    one.wqe.sges = 0;
+                }
+            }
+            None => requests.fail(libc::EINVAL),
+        }
     }
 }

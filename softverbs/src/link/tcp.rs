@@ -1,21 +1,19 @@
 //! TCP as a link.
 
-use super::Link;
-use crate::forks::Own;
+use super::{Link, Piece};
+use crate::process::ForkLocalFd;
 use rustix::io::Errno;
-use rustix::net::{
-    self, AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt,
-};
-use std::io::{self, IoSlice, IoSliceMut};
+use rustix::net::{self, AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
+use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 /// A socket, of a connection or of what is to become one.
-pub struct Tcp(Own);
+pub struct Tcp(ForkLocalFd);
 
-fn socket(family: AddressFamily, kind: SocketType) -> io::Result<Own> {
+fn socket(family: AddressFamily, kind: SocketType) -> io::Result<ForkLocalFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    Own::new(|| net::socket_with(family, kind, flags, None))
+    ForkLocalFd::new(|| net::socket_with(family, kind, flags, None))
 }
 
 fn family(address: &SocketAddr) -> AddressFamily {
@@ -111,6 +109,24 @@ impl Tcp {
         }
     }
 
+    /// Sends or receives.
+    #[inline]
+    fn transfer(&self, call: libc::c_long, pieces: &[Piece<'_>], flags: i32) -> io::Result<usize> {
+        // SAFETY: it consists of numbers and pointers.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = pieces.as_ptr().cast_mut().cast();
+        message.msg_iovlen = pieces.len() as _;
+        // The system call itself: the C library's functions are points where a thread can be
+        // cancelled, and this one may have a lock.
+        // SAFETY: a `Piece` is an `iovec` of memory that lives as long as it does. The kernel checks
+        // what it touches.
+        let n = unsafe {
+            let fd = self.0.as_fd().as_raw_fd();
+            libc::syscall(call, fd, &raw mut message, flags | libc::MSG_DONTWAIT)
+        };
+        usize::try_from(n).map_err(|_| io::Error::last_os_error())
+    }
+
     /// Requests are to go at once, and a peer that is cut off is to be noticed.
     fn tune(&self) -> io::Result<()> {
         sockopt::set_tcp_nodelay(&self.0, true)?;
@@ -139,27 +155,13 @@ impl Link for Tcp {
     }
 
     #[inline]
-    fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        if let [part] = parts {
-            return Ok(net::send(&self.0, part, flags)?);
-        }
-        Ok(net::sendmsg(
-            &self.0,
-            parts,
-            &mut net::SendAncillaryBuffer::default(),
-            flags,
-        )?)
+    fn send(&mut self, pieces: &[Piece<'_>]) -> io::Result<usize> {
+        self.transfer(libc::SYS_sendmsg, pieces, libc::MSG_NOSIGNAL)
     }
 
     #[inline]
-    fn recv(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        if let [part] = parts {
-            let (n, _) = net::recv(&self.0, &mut **part, RecvFlags::DONTWAIT)?;
-            return Ok(n);
-        }
-        let mut none = net::RecvAncillaryBuffer::default();
-        Ok(net::recvmsg(&self.0, parts, &mut none, RecvFlags::DONTWAIT)?.bytes)
+    fn recv(&mut self, pieces: &[Piece<'_>]) -> io::Result<usize> {
+        self.transfer(libc::SYS_recvmsg, pieces, 0)
     }
 
     fn opened(&mut self) -> io::Result<()> {
@@ -175,7 +177,7 @@ impl Link for Tcp {
 }
 
 /// A socket that takes connections.
-pub struct TcpListener(Own);
+pub struct TcpListener(ForkLocalFd);
 
 impl TcpListener {
     pub fn fd(&self) -> BorrowedFd<'_> {
@@ -184,7 +186,7 @@ impl TcpListener {
 
     pub fn accept(&self) -> io::Result<Tcp> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let link = Tcp(Own::new(|| net::accept_with(&self.0, flags))?);
+        let link = Tcp(ForkLocalFd::new(|| net::accept_with(&self.0, flags))?);
         link.tune()?;
         link.tune_to_peer();
         Ok(link)

@@ -1,21 +1,18 @@
 //! The device: there is one, for the whole process, and it has one port.
 
 pub mod attributes;
-pub mod events;
-pub mod limits;
 pub mod port;
 
-use super::{errno_of, lock};
+use crate::driver::async_events::{self, AsyncEvents};
+use crate::limits;
+use crate::process::{AtFork, LockOrder, at_fork};
 use crate::settings::Settings;
-use crate::{exports, forks};
+use crate::sync::lock;
 use rdma_sys::{ibv_context, ibv_device, ibv_node_type, ibv_transport_type, verbs_context};
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::{offset_of, zeroed};
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock};
 use std::{fs, io, ptr};
-
-pub use events::AsyncEvent;
-use events::AsyncEvents;
 
 pub const NAME: &str = "softverbs0";
 
@@ -104,13 +101,14 @@ pub fn guid() -> [u8; 8] {
 #[repr(C)]
 pub struct Context {
     verbs: verbs_context,
-    events: AsyncEvents,
+    events: Arc<AsyncEvents>,
 }
 
 impl Context {
-    pub fn open() -> io::Result<*mut ibv_context> {
-        forks::watch();
-        let events = AsyncEvents::new()?;
+    /// Opens the device; `fill` writes the functions into its tables.
+    pub fn open(fill: fn(&mut verbs_context)) -> io::Result<*mut ibv_context> {
+        take_part_in_forks();
+        let events = Arc::new(AsyncEvents::new()?);
         // SAFETY: it consists of numbers, pointers and functions that may be absent.
         let mut verbs: verbs_context = unsafe { zeroed() };
         verbs.sz = size_of::<verbs_context>();
@@ -119,7 +117,7 @@ impl Context {
         verbs.context.async_fd = events.fd();
         verbs.context.num_comp_vectors = limits::COMP_VECTORS as c_int;
         verbs.context.abi_compat = EXTENDED;
-        exports::device::fill(&mut verbs);
+        fill(&mut verbs);
         let context = Box::into_raw(Box::new(Self { verbs, events }));
         // SAFETY: it was made just now.
         Ok(unsafe { &raw mut (*context).verbs.context })
@@ -142,15 +140,10 @@ impl Context {
     /// The context is one of [`Context::open`], and is not used any more.
     pub unsafe fn close(context: *mut ibv_context) {
         // Others in the process have the common one, too: it stays.
-        if *lock(&DEFAULT) != context.addr() {
+        if lock(&DEFAULT).0 != Self::start(context) {
             // SAFETY: as the caller promises.
             drop(unsafe { Box::from_raw(Self::start(context)) });
         }
-    }
-
-    /// Tells the program of an event.
-    pub fn report(&self, event: AsyncEvent) {
-        self.events.report(event);
     }
 
     /// Makes an object that is about to be destroyed unknown to the events: those that nobody has
@@ -159,44 +152,53 @@ impl Context {
         self.events.forget(object);
     }
 
-    pub fn events(&self) -> &AsyncEvents {
+    pub fn events(&self) -> &Arc<AsyncEvents> {
         &self.events
     }
 }
 
-/// The address of the context of those who did not open one.
-static DEFAULT: Mutex<usize> = Mutex::new(0);
+/// The context of those who did not open one, or NULL. C's pointer leads into it, and this is the only
+/// one to its start, by which leak checkers know that it is not lost.
+struct Common(*mut Context);
+
+// SAFETY: a context can be used by all threads, and this one is never closed.
+unsafe impl Send for Common {}
+
+static DEFAULT: Mutex<Common> = Mutex::new(Common(ptr::null_mut()));
 
 /// What guards the context that is everybody's.
-pub struct Locks {
-    _default: MutexGuard<'static, usize>,
-    _events: Option<events::Locks>,
+struct Locks {
+    _default: MutexGuard<'static, Common>,
+    _events: Option<async_events::Locks>,
 }
 
-impl Locks {
-    pub fn take() -> Self {
-        let default = lock(&DEFAULT);
-        let context: *const ibv_context = ptr::with_exposed_provenance(*default);
-        let events = (!context.is_null()).then(|| {
-            // SAFETY: it is never closed.
-            unsafe { Context::of(context) }.events.locks()
+/// A child finds the common context whole.
+fn take_part_in_forks() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        at_fork(AtFork {
+            order: LockOrder::Device,
+            lock: || {
+                let default = lock(&DEFAULT);
+                // SAFETY: it is NULL, or never closed.
+                let context: Option<&'static Context> = unsafe { default.0.as_ref() };
+                let events = context.map(|context| context.events.locks());
+                Box::new(Locks {
+                    _default: default,
+                    _events: events,
+                })
+            },
+            in_child: || {},
         });
-        Locks {
-            _default: default,
-            _events: events,
-        }
-    }
+    });
 }
 
-/// The context of the connection manager, opened when first asked for and never closed. NULL if it
-/// can't be opened; `errno` says why.
-pub fn default_context() -> *mut ibv_context {
+/// The context of the connection manager, opened when first asked for and never closed.
+pub fn default_context(fill: fn(&mut verbs_context)) -> io::Result<*mut ibv_context> {
     let mut default = lock(&DEFAULT);
-    if *default == 0 {
-        match Context::open() {
-            Ok(context) => *default = context.expose_provenance(),
-            Err(error) => exports::unsupported::set_errno(errno_of(&error)),
-        }
+    if default.0.is_null() {
+        default.0 = Context::start(Context::open(fill)?);
     }
-    ptr::with_exposed_provenance_mut(*default)
+    // SAFETY: it is never closed.
+    Ok(unsafe { &raw mut (*default.0).verbs.context })
 }

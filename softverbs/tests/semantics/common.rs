@@ -3,10 +3,12 @@
 pub use crate::verbs::*;
 use rdma_sys::*;
 use std::ffi::{CString, c_int};
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::mem::zeroed;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::Once;
 use std::time::{Duration, Instant};
@@ -310,6 +312,45 @@ pub fn begin(to: &SocketAddr, setup: &Setup) -> End {
     client
 }
 
+/// One end of a connection whose queues are shared with others.
+pub struct Member {
+    pub id: Id,
+    _channel: Channel,
+}
+
+impl Member {
+    /// Connects a new end to one that completes to that queue.
+    #[track_caller]
+    pub fn connect(
+        listener: &Listener,
+        (pd, cq, srq): (&Pd, &Cq, Option<&Srq>),
+        param: &ConnParam,
+    ) -> (Self, End) {
+        let setup = Setup {
+            client: param.clone(),
+            ..Setup::default()
+        };
+        let peer = begin(&listener.address, &setup);
+        let request = listener.channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
+        let id = Id(request.id);
+        let own = new_channel();
+        id.migrate(&own);
+        id.create_qp(&QpPlan {
+            srq,
+            ..QpPlan::new(pd, cq, setup.cap)
+        });
+        id.accept(param);
+        peer.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+        own.expect(RDMA_CM_EVENT_ESTABLISHED);
+        let member = Member { id, _channel: own };
+        (member, peer)
+    }
+
+    pub fn qp(&self) -> *mut ibv_qp {
+        self.id.qp()
+    }
+}
+
 // ---- processes ----
 
 const ROLE: &str = "SEMANTICS_ROLE";
@@ -334,14 +375,19 @@ pub struct Part {
 
 impl Part {
     pub fn start(role: &str) -> Self {
+        Self::start_with(role, |_| {})
+    }
+
+    pub fn start_with(role: &str, prepare: impl FnOnce(&mut Command)) -> Self {
         explain();
-        let mut child = Command::new(env::current_exe().unwrap())
+        let mut command = Command::new(env::current_exe().unwrap());
+        command
             .args(["--exact", &test_name(), "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
             .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+            .stdout(Stdio::piped());
+        prepare(&mut command);
+        let mut child = command.spawn().unwrap();
         Part {
             input: child.stdin.take(),
             output: BufReader::new(child.stdout.take().unwrap()),
@@ -459,4 +505,28 @@ pub fn alone(test: impl FnOnce()) {
         return test();
     }
     Part::start("alone").ends_within(3 * LIMIT);
+}
+
+/// Runs a test in a process that does nothing else, and gives the lines that softverbs says on
+/// stderr there; none in that process itself.
+#[track_caller]
+pub fn said_by(test: impl FnOnce(), limit: Duration, variables: &[(&str, &str)]) -> Vec<String> {
+    explain();
+    if role().is_some() {
+        test();
+        return vec![];
+    }
+    let name = test_name().replace("::", "-");
+    let file =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.{}.stderr", variables.len()));
+    let mut part = Part::start_with("said by", |command| {
+        command
+            .env_remove("SOFTVERBS_WARN")
+            .envs(variables.iter().copied())
+            .stderr(File::create(&file).unwrap());
+    });
+    part.ends_within(limit);
+    let said = fs::read_to_string(&file).unwrap();
+    let lines = said.lines().filter(|line| line.starts_with("softverbs: "));
+    lines.map(str::to_string).collect()
 }

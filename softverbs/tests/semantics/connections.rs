@@ -114,6 +114,23 @@ fn queued_events_migrate_with_their_id() {
     assert!(from.is_quiet());
 }
 
+/// One that came before the listener had its new channel gets its own events there, too.
+#[test]
+fn a_connection_comes_to_the_channel_that_its_request_was_taken_from() {
+    let listener = Listener::new();
+    let client = begin(&listener.address, &Setup::default());
+    assert!(readable(listener.channel.fd(), LIMIT), "no request");
+    let other = new_channel();
+    listener.id.migrate(&other);
+    let server = Id(other.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id);
+    assert_eq!(c!((*server.0).channel), other.0);
+    server.create_small_qp();
+    server.accept(&ConnParam::default());
+    client.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+    assert_eq!(other.expect(RDMA_CM_EVENT_ESTABLISHED).id, server.0);
+    assert!(listener.channel.is_quiet());
+}
+
 #[test]
 fn a_connection_migrates_away_from_its_listener() {
     let listener = Listener::new();
@@ -685,6 +702,24 @@ fn endpoints() {
     client.disconnect();
     drop(soon("the server", move || server.join().unwrap()));
     good("rdma_dereg_mr", c!(rdma_dereg_mr(mr)));
+}
+
+#[test]
+fn endpoints_of_other_kinds_are_not_supported() {
+    use ibv_qp_type::{IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND};
+    for passive in [0, 1] {
+        let info = address_info("1", passive);
+        for qp_type in [IBV_QPT_XRC_SEND, IBV_QPT_XRC_RECV, IBV_QPT_UC, IBV_QPT_UD] {
+            let mut attr: ibv_qp_init_attr = c!(std::mem::zeroed());
+            c! { (*info).ai_qp_type = qp_type as c_int };
+            for attr in [ptr::null_mut(), &raw mut attr] {
+                let mut id = ptr::null_mut();
+                let result = c!(rdma_create_ep(&mut id, info, ptr::null_mut(), attr));
+                fails("rdma_create_ep", result, libc::EOPNOTSUPP);
+            }
+        }
+        c!(rdma_freeaddrinfo(info));
+    }
 }
 
 #[test]

@@ -471,6 +471,28 @@ fn a_message_gives_up_where_it_may_not_wait() {
     }
 }
 
+/// The field has three bits; 7 is for ever. fio asks for more.
+#[test]
+fn more_retries_than_there_are_count_as_for_ever() {
+    let pair = Pair::with(|setup| setup.server.rnr_retry = 10);
+    assert_eq!(pair.client.query().rnr_retry, 7);
+}
+
+#[test]
+fn a_receive_that_is_posted_after_the_message_came_is_too_late() {
+    let pair = Pair::with(|setup| setup.server.rnr_retry = 0);
+    let source = pair.client.memory(8, ALL);
+    let into = pair.server.memory(8, ALL);
+    pair.client.post(Wr::new(1, Op::Send, vec![]));
+    // However it ends, the message has come by then.
+    let read = Wr::new(2, Op::Read(source.at(0)), vec![into.sge(0, 8)]);
+    pair.server.post(read);
+    pair.server.send_cq.next();
+    pair.server.recv(3, vec![]);
+    pair.client.send_cq.expect(1, RNR_RETRY_EXC);
+    assert_eq!(pair.client.state(), ERR);
+}
+
 #[test]
 fn the_time_to_wait_is_the_receivers() {
     // 491.52 ms, and so not before; InfiniBand specification, RNR NAK timer.

@@ -160,7 +160,7 @@ fn a_child_can_destroy_what_its_parent_made() {
 /// Rather than waiting for ever.
 #[test]
 fn a_child_is_told_that_nothing_comes_for_its_parents_ids() {
-    alone(|| {
+    let test = || {
         let (empty, listener) = (new_channel(), Listener::new());
         let (empty, listener) = (Shared(&raw const empty), Shared(&raw const listener));
         ended(fork(|| {
@@ -169,6 +169,7 @@ fn a_child_is_told_that_nothing_comes_for_its_parents_ids() {
                 let mut event = ptr::null_mut();
                 c!(rdma_get_cm_event(channel.0, &mut event))
             };
+            fails("rdma_get_cm_event", get(), libc::ENODEV);
             fails("rdma_get_cm_event", get(), libc::ENODEV);
             // Ids of its own are another matter, on that channel as on one that had none.
             for channel in [channel, c!(&*empty.get())] {
@@ -181,7 +182,14 @@ fn a_child_is_told_that_nothing_comes_for_its_parents_ids() {
         let client = begin(c!(&(*listener.get()).address), &Setup::default());
         c!(&*listener.get()).accept(&Setup::default());
         client.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
-    });
+    };
+    let said = said_by(test, LIMIT, &[]);
+    if role().is_none() {
+        let [line] = &said[..] else {
+            panic!("expected one line, not {said:?}");
+        };
+        assert!(line.contains("do not survive fork()"), "{line}");
+    }
 }
 
 /// Nor does it write to what has the number of a socket of its parent.

@@ -1,6 +1,6 @@
 //! Names of hosts and services.
 
-use crate::exports::minus_one;
+use crate::exports::returns::minus_one;
 use rdma_sys::*;
 use std::ffi::{c_char, c_int};
 use std::mem::zeroed;

@@ -1,10 +1,12 @@
 //! Connections: listened for, asked for, accepted, ended.
 
-use super::ids::{complete, id_of};
-use super::qp::adopt_named;
-use crate::exports::minus_one;
-use crate::frames::Private;
-use crate::objects::endpoint::ConnParam;
+use super::association::qp_of;
+use super::id::id_of;
+use super::wait::complete;
+use crate::driver::cm::ConnParam;
+use crate::exports::returns::minus_one;
+use crate::objects::qp::{every_access, qps};
+use crate::proto::frames::Private;
 use rdma_sys::*;
 use std::ffi::{c_int, c_void};
 
@@ -14,12 +16,13 @@ use std::ffi::{c_int, c_void};
 pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        let id = id_of(id);
-        let result = id.endpoint.lock().listen(&id.endpoint, backlog);
+        let cm = id_of(id).cm();
+        let result = cm.bind_to_listen();
         if result.is_ok() {
-            id.update();
+            // Once it listens, another thread may get a request and destroy the id.
+            id_of(id).note_addresses(cm.addresses());
         }
-        minus_one(result)
+        minus_one(result.and_then(|()| cm.listen(backlog)))
     }
 }
 
@@ -69,22 +72,14 @@ unsafe fn private(data: *const c_void, len: u8, max: usize) -> Result<Private, i
 pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        let id = id_of(id);
+        let (cm, sync) = (id_of(id).cm(), id_of(id).is_sync());
         let result = conn_param(param, Private::REQUEST).and_then(|param| {
-            let param = param.unwrap_or(ConnParam {
-                private: Private::NONE,
-                responder_resources: u8::MAX,
-                initiator_depth: u8::MAX,
-                flow_control: 1,
-                retry_count: 7,
-                rnr_retry_count: 7,
-                srq: 0,
-                qp_num: 0,
-            });
-            adopt_named(id, param.qp_num)?;
-            id.endpoint.lock().connect(&id.endpoint, &param)
+            let param = param.unwrap_or(ConnParam::CONNECT);
+            let qps = qps();
+            cm.connect(&param, qp_of(id_of(id), param.qp_num, &qps)?)
         });
-        complete(id, result)
+        drop(cm);
+        complete(id, sync, result)
     }
 }
 
@@ -94,16 +89,23 @@ pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn
 pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        let id = id_of(id);
+        let (cm, sync) = (id_of(id).cm(), id_of(id).is_sync());
+        let timeout = id_of(id).ack_timeout();
         let result = conn_param(param, Private::MAX).and_then(|param| {
-            adopt_named(id, param.map_or(0, |param| param.qp_num))?;
-            id.endpoint.lock().accept(&id.endpoint, param.as_ref())
+            let qp_num = param.map_or(0, |param| param.qp_num);
+            {
+                let qps = qps();
+                cm.join(&qp_of(id_of(id), qp_num, &qps)?)?;
+            }
+            cm.initialize_qp(every_access(), timeout)?;
+            cm.accept(param.as_ref())
         });
         if result.is_err() {
             // The other side is not left waiting. Where there is none, nothing is to be done.
-            let _ = id.endpoint.lock().reject(&id.endpoint, Private::NONE);
+            let _ = cm.reject(Private::NONE);
         }
-        complete(id, result)
+        drop(cm);
+        complete(id, sync, result)
     }
 }
 
@@ -113,11 +115,8 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_
 pub unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        let id = id_of(id);
-        minus_one(
-            private(data, len, Private::REJECT)
-                .and_then(|private| id.endpoint.lock().reject(&id.endpoint, private)),
-        )
+        let cm = id_of(id).cm();
+        minus_one(private(data, len, Private::REJECT).and_then(|private| cm.reject(private)))
     }
 }
 
@@ -126,9 +125,8 @@ pub unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, l
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: as the caller promises.
-    let id = unsafe { id_of(id) };
-    let result = id.endpoint.lock().establish(&id.endpoint);
-    minus_one(result)
+    let cm = unsafe { id_of(id) }.cm();
+    minus_one(cm.establish())
 }
 
 /// # Safety
@@ -137,9 +135,10 @@ pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
 pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        let id = id_of(id);
-        let result = id.endpoint.lock().disconnect(&id.endpoint);
-        complete(id, result)
+        let (cm, sync) = (id_of(id).cm(), id_of(id).is_sync());
+        let result = cm.disconnect();
+        drop(cm);
+        complete(id, sync, result)
     }
 }
 

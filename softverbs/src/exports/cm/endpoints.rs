@@ -1,13 +1,14 @@
 //! Ids that are made ready with one call, and wait for their events themselves.
 
-use super::ids::{acknowledge_own, id_of};
-use super::{
-    rdma_ack_cm_event, rdma_bind_addr, rdma_create_id, rdma_create_qp, rdma_destroy_id,
-    rdma_destroy_qp, rdma_destroy_srq, rdma_get_cm_event, rdma_migrate_id, rdma_resolve_addr,
-    rdma_resolve_route,
-};
-use crate::exports::minus_one;
-use crate::objects::errno_of;
+use super::addresses::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route};
+use super::events::{rdma_ack_cm_event, rdma_get_cm_event};
+use super::id::{ForRequests, id_of};
+use super::ids::{rdma_create_id, rdma_destroy_id, rdma_migrate_id};
+use super::qp::{rdma_create_qp, rdma_destroy_qp};
+use super::srq::rdma_destroy_srq;
+use super::wait::acknowledge_own;
+use crate::errno::errno_of;
+use crate::exports::returns::minus_one;
 use rdma_sys::*;
 use std::ffi::c_int;
 use std::io;
@@ -26,6 +27,10 @@ pub unsafe extern "C" fn rdma_create_ep(
     // SAFETY: as the caller promises.
     unsafe {
         let res = &*res;
+        let qp_type = res.ai_qp_type as ibv_qp_type::Type;
+        if qp_type != ibv_qp_type::IBV_QPT_RC {
+            return minus_one(Err(libc::EOPNOTSUPP));
+        }
         let mut new = ptr::null_mut();
         let ps = res.ai_port_space as rdma_port_space::Type;
         if rdma_create_id(ptr::null_mut(), &mut new, ptr::null_mut(), ps) != 0 {
@@ -36,8 +41,9 @@ pub unsafe extern "C" fn rdma_create_ep(
             let bound = rdma_bind_addr(new, res.ai_src_addr);
             if bound == 0 && !attr.is_null() {
                 let mut attr = *attr;
-                attr.qp_type = res.ai_qp_type as ibv_qp_type::Type;
-                id_of(new).for_requests = Some((pd, attr));
+                attr.qp_type = qp_type;
+                // It is set once, here.
+                let _ = id_of(new).for_requests.set(ForRequests { pd, attr });
             }
             bound
         } else {
@@ -47,7 +53,7 @@ pub unsafe extern "C" fn rdma_create_ep(
                 result = rdma_resolve_route(new, TIMEOUT_MS);
             }
             if result == 0 && !attr.is_null() {
-                (*attr).qp_type = res.ai_qp_type as ibv_qp_type::Type;
+                (*attr).qp_type = qp_type;
                 result = rdma_create_qp(new, pd, attr);
             }
             result
@@ -88,12 +94,12 @@ pub unsafe extern "C" fn rdma_get_request(
     // SAFETY: as the caller promises.
     unsafe {
         let listener = id_of(listen);
-        if !listener.sync {
+        if !listener.is_sync() {
             return minus_one(Err(libc::EINVAL));
         }
         acknowledge_own(listener);
         let mut event = ptr::null_mut();
-        if rdma_get_cm_event(listener.abi.channel, &mut event) != 0 {
+        if rdma_get_cm_event((*listener.abi()).channel, &mut event) != 0 {
             return -1;
         }
         let fail = |error: i32| {
@@ -107,9 +113,9 @@ pub unsafe extern "C" fn rdma_get_request(
             return fail(libc::EINVAL);
         }
         let new = (*event).id;
-        if let Some((pd, attr)) = &listener.for_requests {
-            let mut attr = *attr;
-            if rdma_create_qp(new, *pd, &mut attr) != 0 {
+        if let Some(given) = listener.for_requests.get() {
+            let mut attr = given.attr;
+            if rdma_create_qp(new, given.pd, &mut attr) != 0 {
                 let error = errno_of(&io::Error::last_os_error());
                 rdma_destroy_id(new);
                 return fail(error);

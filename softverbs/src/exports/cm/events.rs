@@ -1,13 +1,16 @@
 //! Event channels, and what comes on them.
 
-use super::ids::{Id, id_of};
-use crate::exports::{minus_one, pointer};
-use crate::frames::Private;
-use crate::objects::cm::{ChannelHandle, CmEvent};
-use crate::objects::device::default_context;
-use crate::objects::endpoint::{Endpoint, Phase};
-use crate::objects::errno_of;
-use crate::objects::events::EventQueue;
+use super::association::qp_of;
+use super::channel::{destroy_channel, events_of, new_channel};
+use super::id::{Id, id_of};
+use crate::diagnostic;
+use crate::driver::cm::{CmEvent, CmId};
+use crate::exports::device::default_context;
+use crate::exports::returns::{minus_one, pointer};
+use crate::objects::channel::ChannelHandle;
+use crate::objects::qp::{every_access, qps};
+use crate::proto::Phase;
+use crate::proto::frames::Private;
 use rdma_sys::*;
 use std::ffi::c_int;
 use std::mem::zeroed;
@@ -20,12 +23,7 @@ use std::sync::atomic::Ordering;
 struct EventHandle {
     abi: rdma_cm_event,
     private: [u8; Private::MAX],
-    owner: Arc<Endpoint>,
-}
-
-pub(super) fn new_channel() -> Result<*mut rdma_event_channel, i32> {
-    let events = EventQueue::new().map_err(|error| errno_of(&error))?;
-    Ok(Box::into_raw(Box::new(ChannelHandle::new(events))).cast())
+    owner: Arc<CmId>,
 }
 
 /// # Safety
@@ -44,14 +42,7 @@ pub unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
     // SAFETY: as the caller promises.
-    drop(unsafe { Box::from_raw(channel.cast::<ChannelHandle>()) });
-}
-
-/// # Safety
-/// The channel is open.
-pub(super) unsafe fn events_of(channel: *mut rdma_event_channel) -> Arc<EventQueue<CmEvent>> {
-    // SAFETY: as the caller promises.
-    unsafe { (*channel.cast::<ChannelHandle>()).events_for_id() }
+    unsafe { destroy_channel(channel) };
 }
 
 /// # Safety
@@ -67,10 +58,11 @@ pub unsafe extern "C" fn rdma_get_cm_event(
     // SAFETY: as the caller promises.
     unsafe {
         let handle = &*channel.cast::<ChannelHandle>();
-        if handle.is_forsaken() {
+        if handle.has_only_parent_ids() {
+            diagnostic::forked();
             return minus_one(Err(libc::ENODEV));
         }
-        match handle.events.pop(|event| event.owner().handed.out()) {
+        match handle.events.pop(|event| event.owner().unacked.got()) {
             Ok(got) => {
                 *event = deliver(channel, got).cast();
                 0
@@ -91,36 +83,26 @@ unsafe fn deliver(channel: *mut rdma_event_channel, event: CmEvent) -> *mut Even
     let mut abi: rdma_cm_event = unsafe { zeroed() };
     abi.event = event.kind;
     abi.status = event.status;
-    let mut handle = event.endpoint.handle.load(Ordering::Acquire);
+    let mut handle = event.id.handle.load(Ordering::Acquire);
     match event.kind {
         RDMA_CM_EVENT_CONNECT_REQUEST => {
             let listener = owner.handle.load(Ordering::Acquire);
-            event.endpoint.lock().request_taken();
             // SAFETY: the id of who listens is there, as the caller promises.
             let (context, ps) = unsafe { ((*listener).context, (*listener).ps) };
-            let id = Id::create(event.endpoint.clone(), channel, context, ps, false);
-            // SAFETY: made just now.
-            unsafe {
-                (*id).update();
-                (*id).add_path();
-            }
-            handle = id.cast();
+            handle = Id::create(event.id.clone(), channel, context, ps, false);
             abi.listen_id = listener;
+            // SAFETY: made just now.
+            let id = unsafe { id_of(handle) };
+            event.id.request_taken();
+            // The listener may have had another channel when the request came.
+            // SAFETY: the channel is open.
+            event.id.migrate(unsafe { events_of(channel) });
+            id.note_addresses(event.id.addresses());
+            id.note_path();
         }
-        RDMA_CM_EVENT_ADDR_RESOLVED => {
-            // SAFETY: as above.
-            unsafe { id_of(handle).update() };
-        }
-        RDMA_CM_EVENT_ROUTE_RESOLVED => {
-            // SAFETY: as above.
-            unsafe { id_of(handle).add_path() };
-        }
-        RDMA_CM_EVENT_ESTABLISHED => {
-            let mut state = event.endpoint.lock();
-            if state.phase == Phase::ReplyReceived {
-                // It was so when the lock was taken.
-                let _ = state.establish(&event.endpoint);
-            }
+        RDMA_CM_EVENT_ESTABLISHED | RDMA_CM_EVENT_CONNECT_RESPONSE => {
+            // SAFETY: the id is there, as the caller promises.
+            (abi.event, abi.status) = unsafe { reply_taken(id_of(handle), &event) };
         }
         _ => {}
     }
@@ -130,12 +112,18 @@ unsafe fn deliver(channel: *mut rdma_event_channel, event: CmEvent) -> *mut Even
         private: [0; Private::MAX],
         owner,
     });
-    out.private[..event.private_len].copy_from_slice(event.private.padded(event.private_len));
+    let private = event.private.padded(event.private_len);
+    for (to, from) in out.private.iter_mut().zip(private) {
+        *to = *from;
+    }
+    let out = Box::into_raw(out);
     if event.params.is_some() || event.private_len > 0 {
         // SAFETY: it consists of numbers and pointers.
         let mut conn: rdma_conn_param = unsafe { zeroed() };
         if event.private_len > 0 {
-            conn.private_data = out.private.as_ptr().cast();
+            // Of the event as C has it from now on.
+            // SAFETY: made just now.
+            conn.private_data = unsafe { &raw const (*out).private }.cast();
             conn.private_data_len = event.private_len as u8;
         }
         if let Some(params) = event.params {
@@ -148,9 +136,48 @@ unsafe fn deliver(channel: *mut rdma_event_channel, event: CmEvent) -> *mut Even
             conn.srq = params.srq;
             conn.qp_num = params.qp_num;
         }
-        out.abi.param.conn = conn;
+        // SAFETY: as above.
+        unsafe { (*out).abi.param.conn = conn };
     }
-    Box::into_raw(out)
+    out
+}
+
+/// What the program is told when it takes the event that its connection was accepted. If the id has a
+/// queue pair now, that is connected; if not, the program is to do it.
+///
+/// # Safety
+/// What is in `id->qp` is NULL or a queue pair of this library.
+unsafe fn reply_taken(id: &Id, event: &CmEvent) -> (rdma_cm_event_type::Type, i32) {
+    use rdma_cm_event_type::*;
+    let cm = &event.id;
+    if cm.connection_phase() != Some(Phase::ReplyReceived) {
+        // The passive side; or it has ended since.
+        return (event.kind, event.status);
+    }
+    let named = cm.params().map_or(0, |(mine, _)| mine.qp_num);
+    let join = || {
+        let qps = qps();
+        // SAFETY: as the caller promises.
+        cm.join(&unsafe { qp_of(id, named, &qps) }?)
+    };
+    let result = join().and_then(|()| {
+        if !cm.moves_qp() {
+            return Ok(RDMA_CM_EVENT_CONNECT_RESPONSE);
+        }
+        cm.initialize_qp(every_access(), id.ack_timeout())?;
+        // It fails if the connection has ended meanwhile, which has an event of its own.
+        let _ = cm.establish();
+        Ok(RDMA_CM_EVENT_ESTABLISHED)
+    });
+    result.map_or_else(
+        |_| {
+            // The other side is not left waiting.
+            let _ = cm.reject(Private::NONE);
+            // librdmacm tells no more than that.
+            (RDMA_CM_EVENT_CONNECT_ERROR, -1)
+        },
+        |kind| (kind, 0),
+    )
 }
 
 /// # Safety
@@ -162,6 +189,6 @@ pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
     }
     // SAFETY: as the caller promises.
     let event = unsafe { Box::from_raw(event.cast::<EventHandle>()) };
-    event.owner.handed.back(1);
+    event.owner.unacked.ack(1);
     0
 }

@@ -2,13 +2,18 @@
 
 mod addresses;
 mod addrinfo;
+mod association;
+mod channel;
 mod connections;
 mod endpoints;
 mod events;
+mod id;
 mod ids;
 mod options;
 mod qp;
+mod sockaddr;
 mod srq;
+mod wait;
 
 pub use addresses::*;
 pub use addrinfo::*;

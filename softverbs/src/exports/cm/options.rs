@@ -1,7 +1,7 @@
 //! Options of ids.
 
-use super::ids::id_of;
-use crate::exports::minus_one;
+use super::id::id_of;
+use crate::exports::returns::minus_one;
 use rdma_sys::*;
 use std::ffi::{c_int, c_void};
 
@@ -22,7 +22,8 @@ pub unsafe extern "C" fn rdma_set_option(
     const AFONLY: c_int = 2;
     const ACK_TIMEOUT: c_int = 3;
     // SAFETY: as the caller promises.
-    let endpoint = unsafe { &id_of(id).endpoint };
+    let id = unsafe { id_of(id) };
+    let cm = id.cm();
     if level != LEVEL_ID {
         return minus_one(Err(libc::ENOSYS));
     }
@@ -36,16 +37,18 @@ pub unsafe extern "C" fn rdma_set_option(
     };
     let byte = || {
         if len == 1 && !value.is_null() {
-            Ok(())
+            // SAFETY: as the caller promises.
+            Ok(unsafe { value.cast::<u8>().read() })
         } else {
             Err(libc::EINVAL)
         }
     };
     minus_one(match name {
-        // There are no packets of its own to be marked, and TCP has its own times.
-        TOS | ACK_TIMEOUT => byte(),
-        REUSEADDR => number().and_then(|on| endpoint.lock().set_reuse(on)),
-        AFONLY => number().and_then(|on| endpoint.lock().set_v6_only(on)),
+        // There are no packets of its own to be marked.
+        TOS => byte().map(|_| ()),
+        ACK_TIMEOUT => byte().map(|timeout| id.set_ack_timeout(timeout)),
+        REUSEADDR => number().and_then(|on| cm.set_reuse(on)),
+        AFONLY => number().and_then(|on| cm.set_v6_only(on)),
         _ => Err(libc::ENOSYS),
     })
 }

@@ -1,29 +1,27 @@
 //! Queue pairs of ids.
 
-use super::ids::{Id, id_of};
+use super::id::id_of;
+use crate::errno::errno_of;
 use crate::exports::cq::{
     ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq,
 };
-use crate::exports::minus_one;
-use crate::exports::qp::{adopt, create_qp, ibv_destroy_qp, qp_attr, set_state};
-use crate::objects::qp::every_access;
-use crate::objects::{errno_of, lock};
+use crate::exports::qp::{create_qp, ibv_destroy_qp, qp_attr, to_init};
+use crate::exports::returns::minus_one;
+use crate::objects::qp::{every_access, qps};
 use rdma_sys::*;
-use std::collections::BTreeSet;
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::io;
 use std::ptr;
-use std::sync::Mutex;
 
 /// Makes the completion queues that the program did not bring.
 ///
 /// # Safety
 /// The id's device is open.
-unsafe fn create_cqs(id: &mut Id, send: u32, recv: u32) -> Result<(), i32> {
+unsafe fn create_cqs(id: *mut rdma_cm_id, send: u32, recv: u32) -> Result<(), i32> {
     let failed = || errno_of(&io::Error::last_os_error());
-    let (verbs, context): (_, *mut c_void) = (id.abi.verbs, (&raw mut id.abi).cast());
     // SAFETY: the id's device is open.
     unsafe {
+        let (verbs, context) = ((*id).verbs, id.cast());
         let make = |size: u32| {
             let channel = ibv_create_comp_channel(verbs);
             if channel.is_null() {
@@ -38,32 +36,34 @@ unsafe fn create_cqs(id: &mut Id, send: u32, recv: u32) -> Result<(), i32> {
             }
             Ok((channel, cq))
         };
-        if recv > 0 && id.abi.recv_cq.is_null() {
-            (id.abi.recv_cq_channel, id.abi.recv_cq) = make(recv)?;
+        if recv > 0 && (*id).recv_cq.is_null() {
+            ((*id).recv_cq_channel, (*id).recv_cq) = make(recv)?;
         }
-        if send > 0 && id.abi.send_cq.is_null() {
-            (id.abi.send_cq_channel, id.abi.send_cq) = make(send)?;
+        if send > 0 && (*id).send_cq.is_null() {
+            ((*id).send_cq_channel, (*id).send_cq) = make(send)?;
         }
     }
     Ok(())
 }
 
 /// Destroys the completion queues that were made for the program.
-fn destroy_cqs(id: &mut Id) {
-    let abi = &mut id.abi;
-    let queues = [
-        (&mut abi.recv_cq, &mut abi.recv_cq_channel),
-        (&mut abi.send_cq, &mut abi.send_cq_channel),
-    ];
-    for (cq, channel) in queues {
-        if !cq.is_null() {
-            // SAFETY: they are the id's own, as those that programs bring are not noted there.
-            unsafe {
+///
+/// # Safety
+/// The id is one of this library's.
+unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
+    // SAFETY: as the caller promises. The queues are the id's own, as those that programs bring are
+    // not noted there.
+    unsafe {
+        for (cq, channel) in [
+            (&raw mut (*id).recv_cq, &raw mut (*id).recv_cq_channel),
+            (&raw mut (*id).send_cq, &raw mut (*id).send_cq_channel),
+        ] {
+            if !(*cq).is_null() {
                 ibv_destroy_cq(*cq);
                 ibv_destroy_comp_channel(*channel);
+                *cq = ptr::null_mut();
+                *channel = ptr::null_mut();
             }
-            *cq = ptr::null_mut();
-            *channel = ptr::null_mut();
         }
     }
 }
@@ -78,16 +78,15 @@ unsafe fn create_id_qp(
 ) -> Result<(), i32> {
     // SAFETY: as the caller promises.
     unsafe {
-        let id = id_of(id);
-        if !id.abi.qp.is_null() || id.abi.verbs.is_null() || id.abi.qp_type != attr.qp_type {
+        if !(*id).qp.is_null() || (*id).verbs.is_null() || (*id).qp_type != attr.qp_type {
             return Err(libc::EINVAL);
         }
-        let pd = if pd.is_null() { id.abi.pd } else { pd };
-        if pd.is_null() || (*pd).context != id.abi.verbs {
+        let pd = if pd.is_null() { (*id).pd } else { pd };
+        if pd.is_null() || (*pd).context != (*id).verbs {
             return Err(libc::EINVAL);
         }
         if attr.srq.is_null() {
-            attr.srq = id.abi.srq;
+            attr.srq = (*id).srq;
         }
         let send = if attr.send_cq.is_null() {
             attr.cap.max_send_wr.max(1)
@@ -101,18 +100,18 @@ unsafe fn create_id_qp(
         };
         let result = create_cqs(id, send, recv).and_then(|()| {
             if attr.send_cq.is_null() {
-                attr.send_cq = id.abi.send_cq;
+                attr.send_cq = (*id).send_cq;
             }
             if attr.recv_cq.is_null() {
-                attr.recv_cq = id.abi.recv_cq;
+                attr.recv_cq = (*id).recv_cq;
             }
-            create_qp(&id.endpoint, pd, attr, ops)
+            create_qp(pd, attr, ops)
         });
         match result {
             Ok(qp) => {
-                set_state(qp, ibv_qp_state::IBV_QPS_INIT);
-                id.abi.qp = qp;
-                id.abi.pd = pd;
+                to_init(qp);
+                (*id).qp = qp;
+                (*id).pd = pd;
                 Ok(())
             }
             Err(error) => {
@@ -161,21 +160,12 @@ pub unsafe extern "C" fn rdma_create_qp_ex(
 pub unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     // SAFETY: as the caller promises.
     unsafe {
-        let id = id_of(id);
-        if !id.abi.qp.is_null() {
-            ibv_destroy_qp(id.abi.qp);
-            id.abi.qp = ptr::null_mut();
+        if !(*id).qp.is_null() {
+            ibv_destroy_qp((*id).qp);
+            (*id).qp = ptr::null_mut();
         }
         destroy_cqs(id);
     }
-}
-
-/// The queue pairs of other sides that programs have asked how to reach.
-pub(crate) static PEERS: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
-
-/// Whether a program asked how to reach that queue pair; it is forgotten then.
-pub(crate) fn is_peer(qp_num: u32) -> bool {
-    lock(&PEERS).remove(&qp_num)
 }
 
 /// How a program that moves its queue pair itself is to do so.
@@ -190,12 +180,13 @@ pub unsafe extern "C" fn rdma_init_qp_attr(
 ) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        let id = id_of(id);
-        let (mine, theirs) = {
-            let state = id.endpoint.lock();
-            (state.mine, state.theirs)
-        };
+        let cm = id_of(id).cm();
+        let (mine, theirs) = cm.params().unwrap_or_default();
+        let peer = cm.peer();
         let attr = &mut *attr;
+        if attr.qp_state != ibv_qp_state::IBV_QPS_INIT && peer.is_none() {
+            return minus_one(Err(libc::EINVAL));
+        }
         let m = |bits: &[ibv_qp_attr_mask]| bits.iter().fold(0, |all, bit| all | bit.0 as c_int);
         type M = ibv_qp_attr_mask;
         match attr.qp_state {
@@ -218,7 +209,7 @@ pub unsafe extern "C" fn rdma_init_qp_attr(
                 attr.min_rnr_timer = 0;
                 attr.ah_attr.port_num = 1;
                 attr.ah_attr.is_global = 1;
-                attr.ah_attr.grh.dgid = id.abi.route.addr.addr.ibaddr.dgid;
+                attr.ah_attr.grh.dgid = (*id).route.addr.addr.ibaddr.dgid;
                 *mask = m(&[
                     M::IBV_QP_STATE,
                     M::IBV_QP_AV,
@@ -228,12 +219,14 @@ pub unsafe extern "C" fn rdma_init_qp_attr(
                     M::IBV_QP_MAX_DEST_RD_ATOMIC,
                     M::IBV_QP_MIN_RNR_TIMER,
                 ]);
-                lock(&PEERS).insert(theirs.qp_num);
+                if let Some(peer) = peer {
+                    qps().note_reachable(cm.token, peer);
+                }
             }
             ibv_qp_state::IBV_QPS_RTS => {
-                attr.timeout = 14;
+                attr.timeout = id_of(id).ack_timeout();
                 attr.retry_cnt = mine.retry_count;
-                attr.rnr_retry = theirs.rnr_retry_count & 7;
+                attr.rnr_retry = theirs.rnr_retry_count.min(7);
                 attr.sq_psn = 0;
                 attr.max_rd_atomic = mine.initiator_depth.min(theirs.responder_resources);
                 *mask = m(&[
@@ -249,12 +242,4 @@ pub unsafe extern "C" fn rdma_init_qp_attr(
         }
     }
     0
-}
-
-/// The queue pair that the program made without the id and names now, if it does.
-pub(super) fn adopt_named(id: &Id, qp_num: u32) -> Result<(), i32> {
-    if id.abi.qp.is_null() && qp_num != 0 {
-        adopt(&id.endpoint, qp_num)?;
-    }
-    Ok(())
 }

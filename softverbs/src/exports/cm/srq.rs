@@ -1,7 +1,6 @@
 //! Shared receive queues of ids.
 
-use super::ids::id_of;
-use crate::exports::minus_one;
+use crate::exports::returns::minus_one;
 use crate::exports::srq::{ibv_create_srq, ibv_destroy_srq, srq_attr};
 use rdma_sys::*;
 use std::ffi::c_int;
@@ -17,17 +16,16 @@ pub unsafe extern "C" fn rdma_create_srq(
 ) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        let id = id_of(id);
-        let pd = if pd.is_null() { id.abi.pd } else { pd };
-        if id.abi.verbs.is_null() || pd.is_null() || !id.abi.srq.is_null() {
+        let pd = if pd.is_null() { (*id).pd } else { pd };
+        if (*id).verbs.is_null() || pd.is_null() || !(*id).srq.is_null() {
             return minus_one(Err(libc::EINVAL));
         }
         let srq = ibv_create_srq(pd, attr);
         if srq.is_null() {
             return -1;
         }
-        id.abi.srq = srq;
-        id.abi.pd = pd;
+        (*id).srq = srq;
+        (*id).pd = pd;
     }
     0
 }
@@ -58,10 +56,9 @@ pub unsafe extern "C" fn rdma_create_srq_ex(
 pub unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
     // SAFETY: as the caller promises.
     unsafe {
-        let id = id_of(id);
-        if !id.abi.srq.is_null() {
-            ibv_destroy_srq(id.abi.srq);
-            id.abi.srq = ptr::null_mut();
+        if !(*id).srq.is_null() {
+            ibv_destroy_srq((*id).srq);
+            (*id).srq = ptr::null_mut();
         }
     }
 }

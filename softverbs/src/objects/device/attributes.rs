@@ -14,6 +14,11 @@ use verbs_ext::{
     QP_EX_WITH_FLUSH,
 };
 
+/// The vendor, as a 24-bit IEEE OUI: 02-53-56, which no vendor can be assigned because its bit for
+/// locally administered addresses is set (the other two bytes are "SV"). Not 0, which some programs
+/// take for a failed query.
+const VENDOR_ID: u32 = 0x02_53_56;
+
 /// All of it; the older query gives its `orig_attr`.
 pub fn attributes(settings: &Settings) -> ibv_device_attr_ex {
     // SAFETY: it consists of numbers.
@@ -26,6 +31,7 @@ pub fn attributes(settings: &Settings) -> ibv_device_attr_ex {
     write(&mut attr.fw_ver, env!("CARGO_PKG_VERSION"));
     attr.node_guid = u64::from_ne_bytes(guid());
     attr.sys_image_guid = attr.node_guid;
+    attr.vendor_id = VENDOR_ID;
     attr.max_mr_size = MAX_MR_SIZE;
     // Pages of any power of two from that of the processor on, as far as 32 bits tell.
     attr.page_size_cap = u64::from((rustix::param::page_size() as u32).wrapping_neg());

@@ -73,21 +73,19 @@ pub fn addresses() -> io::Result<Vec<Address>> {
     Ok(found)
 }
 
-impl Address {
-    /// As a GID: an IPv4 address is mapped into IPv6.
-    pub fn gid(&self) -> ibv_gid {
-        let raw = match self.ip {
-            IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
-            IpAddr::V6(ip) => ip.octets(),
-        };
-        ibv_gid { raw }
-    }
+/// An address as a GID: an IPv4 address is mapped into IPv6.
+pub fn gid(ip: IpAddr) -> ibv_gid {
+    let raw = match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    };
+    ibv_gid { raw }
 }
 
 /// The entry `index` of the GID table, which is `address`.
 pub fn gid_entry(settings: &Settings, index: usize, address: &Address) -> ibv_gid_entry {
     ibv_gid_entry {
-        gid: address.gid(),
+        gid: gid(address.ip),
         gid_index: index as u32,
         port_num: PORT,
         gid_type: if settings.iwarp {

@@ -17,6 +17,11 @@ pub const MAX_FIELDS: usize = HEADER + 32 + Private::MAX;
 const MAGIC: u64 = u64::from_le_bytes(*b"softvrbs");
 /// The version of what is described here.
 pub const VERSION: u16 = 1;
+/// The bytes at the start of a connection that are the same in all versions, so that any two versions
+/// can tell each other apart: the header, with `REQUEST`, `REPLY` or `VERSIONS` as its kind and
+/// the version as its code, and then the magic number. What follows is up to the version. Only
+/// `REJECT` may come in place of them, from a side that knows the version it was asked in.
+pub const OPENING: usize = HEADER + size_of::<u64>();
 
 bitflags::bitflags! {
     /// What is to be known of one segment of a message.
@@ -65,6 +70,12 @@ impl Private {
     /// The data as connection management hands it over: with zeroes up to what fits in the message.
     pub fn padded(&self, len: usize) -> &[u8] {
         &self.bytes[..len]
+    }
+}
+
+impl Default for Private {
+    fn default() -> Self {
+        Self::NONE
     }
 }
 
@@ -184,11 +195,24 @@ pub enum Frame {
     ReadyAgain,
     /// The queue pair is in error: nothing will be carried out any more.
     Failed,
+    /// Answers a request of another version: this one is spoken here.
+    Version(u16),
 }
 
 /// The bytes are not those of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
+
+/// Why the first frame of a connection is not one of this protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stranger {
+    /// It is not softverbs that speaks.
+    WrongMagic,
+    /// It is softverbs, of this version of the protocol.
+    WrongVersion(u16),
+    /// It begins as this version does, and goes on as it does not.
+    Malformed,
+}
 
 const REQUEST: u8 = 1;
 const REPLY: u8 = 2;
@@ -210,6 +234,7 @@ const NAK: u8 = 17;
 const NOT_READY: u8 = 18;
 const READY_AGAIN: u8 = 19;
 const FAILED: u8 = 20;
+const VERSIONS: u8 = 21;
 
 /// Writes fields one after the other; there is room for those of any frame.
 struct Fields<'a>(&'a mut [u8; MAX_FIELDS], usize);
@@ -361,6 +386,10 @@ pub fn encode(frame: &Frame, payload: usize, out: &mut [u8; MAX_FIELDS]) -> usiz
         }
         Frame::ReadyAgain => (READY_AGAIN, 0, 0),
         Frame::Failed => (FAILED, 0, 0),
+        Frame::Version(version) => {
+            to.u64(MAGIC);
+            (VERSIONS, 0, *version)
+        }
     };
     let end = to.1;
     let rest = (end - HEADER + payload) as u32;
@@ -460,11 +489,15 @@ pub fn decode(bytes: &[u8]) -> Result<Option<Decoded>, Malformed> {
         DATA => (4, SEGMENT),
         VALUE => (12, 0),
         ACK | NAK | NOT_READY => (4, 0),
+        VERSIONS => (8, 0),
         _ => return Err(Malformed),
     };
     // What means nothing in a kind is nothing, so that there is one form of each frame.
     let has_flags = matches!(kind, SEND | WRITE | ATOMIC_WRITE | FLUSH | DATA);
-    let has_code = matches!(kind, REQUEST | REPLY | REJECT | FLUSH | NAK | NOT_READY);
+    let has_code = matches!(
+        kind,
+        REQUEST | REPLY | REJECT | FLUSH | NAK | NOT_READY | VERSIONS
+    );
     if !(has_flags || flags.is_empty()) || !(has_code || code == 0) {
         return Err(Malformed);
     }
@@ -577,7 +610,39 @@ pub fn decode(bytes: &[u8]) -> Result<Option<Decoded>, Malformed> {
                 .ok_or(Malformed)?,
         },
         READY_AGAIN => Frame::ReadyAgain,
+        VERSIONS => {
+            if from.u64()? != MAGIC {
+                return Err(Malformed);
+            }
+            Frame::Version(code)
+        }
         _ => Frame::Failed,
     };
     Ok(Some((frame, HEADER + fields, payload)))
+}
+
+/// As [`decode`], of the first frame that comes from the other side: tells who does not speak this
+/// protocol from who speaks it badly.
+pub fn decode_first(bytes: &[u8]) -> Result<Option<Decoded>, Stranger> {
+    let Some((header, rest)) = bytes.split_first_chunk::<HEADER>() else {
+        return Ok(None);
+    };
+    let [.., kind, _, c0, c1] = *header;
+    match kind {
+        REJECT => {}
+        REQUEST | REPLY | VERSIONS => {
+            let Some(magic) = rest.first_chunk() else {
+                return Ok(None);
+            };
+            if u64::from_le_bytes(*magic) != MAGIC {
+                return Err(Stranger::WrongMagic);
+            }
+            let version = u16::from_le_bytes([c0, c1]);
+            if version != VERSION {
+                return Err(Stranger::WrongVersion(version));
+            }
+        }
+        _ => return Err(Stranger::WrongMagic),
+    }
+    decode(bytes).map_err(|Malformed| Stranger::Malformed)
 }

@@ -17,13 +17,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bitflags::bitflags;
-use rdma_sys::{ibv_context, ibv_mr, ibv_pd};
 use rustix::io::Errno;
 use rustix::mm::Advice;
 
-use super::alive::{Alive, Kind};
+use crate::proto::Right;
 use crate::settings::Settings;
-pub use keys::Locks;
+use crate::valgrind;
 use lasting::Lasting;
 
 bitflags! {
@@ -53,6 +52,11 @@ impl Access {
         .union(Access::LOCAL_WRITE)
         .union(Access::MW_BIND);
 
+    /// What the region must have been registered with.
+    fn of(right: Right) -> Access {
+        Access::from_bits_truncate(right.bit())
+    }
+
     fn check(flags: u32, settings: &Settings) -> Result<Access, Errno> {
         let access = Access::from_bits(flags & !Access::OPTIONAL).ok_or(Errno::INVAL)?;
         // To a device without it, the flags of the flush are no flags.
@@ -69,33 +73,6 @@ impl Access {
     }
 }
 
-/// What a remote access is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Right {
-    Read,
-    Write,
-    Atomic,
-    FlushGlobal,
-    FlushPersistent,
-}
-
-impl Right {
-    /// As one of `enum ibv_access_flags`.
-    pub fn bit(self) -> u32 {
-        self.access().bits()
-    }
-
-    fn access(self) -> Access {
-        match self {
-            Right::Read => Access::REMOTE_READ,
-            Right::Write => Access::REMOTE_WRITE,
-            Right::Atomic => Access::REMOTE_ATOMIC,
-            Right::FlushGlobal => Access::FLUSH_GLOBAL,
-            Right::FlushPersistent => Access::FLUSH_PERSISTENT,
-        }
-    }
-}
-
 /// Why an access is not allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -105,32 +82,6 @@ pub enum Refusal {
     Bounds,
     /// The region was not registered for that.
     Right,
-}
-
-/// What a protection domain's handle is of.
-#[repr(C)]
-pub struct Pd {
-    pub abi: ibv_pd,
-    pub domain: Arc<Domain>,
-    _alive: Alive,
-}
-
-impl Pd {
-    pub fn new(context: *mut ibv_context) -> Box<Pd> {
-        Box::new(Pd {
-            abi: ibv_pd { context, handle: 0 },
-            domain: Arc::default(),
-            _alive: Alive::new(Kind::Pd),
-        })
-    }
-
-    /// # Safety
-    ///
-    /// `pd` is the handle of a `Pd` that lives for `'a`.
-    pub unsafe fn from_raw<'a>(pd: *mut ibv_pd) -> &'a Pd {
-        // SAFETY: the handle is the first field of a Pd, with the Pd's provenance.
-        unsafe { &*pd.cast::<Pd>() }
-    }
 }
 
 /// A protection domain: its regions can be accessed only through it.
@@ -173,13 +124,15 @@ impl Domain {
             return Ok(Hold::nothing());
         }
         let region = self.region(rkey, Key::Remote)?;
-        Hold::of(region, right.access(), |region| region.range(addr, len))
+        Hold::of(region, Access::of(right), |region| region.range(addr, len))
     }
 
     /// The whole region, for a remote access that names no range of it.
     pub fn remote_whole(&self, rkey: u32, right: Right) -> Result<Hold, Refusal> {
         let region = self.region(rkey, Key::Remote)?;
-        Hold::of(region, right.access(), |region| Ok(region.memory.clone()))
+        Hold::of(region, Access::of(right), |region| {
+            Ok(region.memory.clone())
+        })
     }
 
     fn region(&self, key: u32, kind: Key) -> Result<Arc<Region>, Refusal> {
@@ -289,6 +242,7 @@ impl Region {
         {
             return Err(Errno::INVAL);
         }
+        valgrind::leave_alone(memory.clone());
         Ok(Region {
             domain: domain.clone(),
             lkey: 0,
@@ -395,6 +349,14 @@ impl Hold {
         self.ptr as usize..self.ptr as usize + self.len
     }
 
+    /// Whether [`Hold::persist`] does not wait for a disk.
+    pub fn persists_at_once(&self) -> bool {
+        let at_once = |lasting: &Lasting| lasting.medium == lasting::Medium::Memory;
+        self.region
+            .as_ref()
+            .is_none_or(|region| region.lasting.iter().all(at_once))
+    }
+
     /// Returns when what has been written here would outlast the loss of power. Memory that can't
     /// last, which is registered for that only if the settings allow it, is left as it is.
     pub fn persist(&self) -> io::Result<()> {
@@ -408,82 +370,66 @@ impl Hold {
     }
 }
 
-/// What a region's handle is of.
-#[repr(C)]
-pub struct Mr {
-    pub abi: ibv_mr,
+/// A registered region. Without [`Registration::deregister`] it stays registered.
+pub struct Registration {
     region: Arc<Region>,
-    _alive: Alive,
 }
 
-impl Mr {
+impl Registration {
     /// Registers `len` bytes at `addr`, which are at `iova` for those who access them by key.
-    pub fn register(
-        pd: &Pd,
-        addr: *mut libc::c_void,
+    pub fn new(
+        domain: &Arc<Domain>,
+        addr: usize,
         len: usize,
         iova: u64,
         flags: u32,
-    ) -> Result<Box<Mr>, Errno> {
-        let place = (addr as usize, len);
-        let region = Region::new(&pd.domain, place, iova, flags, Settings::get())?;
+    ) -> Result<Registration, Errno> {
+        let region = Region::new(domain, (addr, len), iova, flags, Settings::get())?;
         let region = keys::add(region)?;
-        pd.domain.attach();
-        Ok(Box::new(Mr {
-            abi: ibv_mr {
-                context: pd.abi.context,
-                pd: std::ptr::from_ref(&pd.abi).cast_mut(),
-                addr,
-                length: len,
-                handle: 0,
-                lkey: region.lkey,
-                rkey: region.rkey,
-            },
-            region,
-            _alive: Alive::new(Kind::Mr),
-        }))
+        domain.attach();
+        Ok(Registration { region })
+    }
+
+    pub fn lkey(&self) -> u32 {
+        self.region.lkey
+    }
+
+    pub fn rkey(&self) -> u32 {
+        self.region.rkey
     }
 
     /// Gives the region another domain, place or access, and returns when nothing accesses it as
     /// it was. The keys stay. After an error the region is as it was.
-    pub fn register_anew(
+    pub fn change(
         &mut self,
-        pd: Option<&Pd>,
-        place: Option<(*mut libc::c_void, usize)>,
+        domain: Option<&Arc<Domain>>,
+        place: Option<(usize, usize)>,
         flags: Option<u32>,
     ) -> Result<(), Errno> {
         let old = &self.region;
         let (memory, iova) = match place {
-            Some((addr, len)) => ((addr as usize, len), addr as u64),
+            Some((addr, len)) => ((addr, len), addr as u64),
             None => ((old.memory.start, old.memory.len()), old.iova),
         };
-        let domain = pd.map_or(&old.domain, |pd| &pd.domain);
+        let domain = domain.unwrap_or(&old.domain);
         let flags = flags.unwrap_or(old.access.bits());
         let mut new = Region::new(domain, memory, iova, flags, Settings::get())?;
         (new.lkey, new.rkey) = (old.lkey, old.rkey);
         let new = Arc::new(new);
 
         new.domain.attach();
-        keys::lead_to(&new);
+        keys::publish(&new);
         let old = std::mem::replace(&mut self.region, new);
         old.domain.detach();
         wait_gone(old);
-
-        if let Some(pd) = pd {
-            self.abi.pd = std::ptr::from_ref(&pd.abi).cast_mut();
-        }
-        if let Some((addr, len)) = place {
-            (self.abi.addr, self.abi.length) = (addr, len);
-        }
         Ok(())
     }
 
     /// Returns when nothing accesses the memory any more. From the first, nothing new can.
     pub fn deregister(self) {
-        let Mr { region, .. } = self;
-        let domain = region.domain.clone();
-        keys::remove(&region);
-        wait_gone(region);
+        let domain = self.region.domain.clone();
+        keys::remove(&self.region);
+        wait_gone(self.region);
         domain.detach();
     }
 }

@@ -28,6 +28,7 @@ const ON: Settings = Settings {
     odp: true,
     iwarp: false,
     any_persistent: false,
+    warn: true,
 };
 
 /// Memory of the test, unmapped in the end.
@@ -125,12 +126,12 @@ impl Drop for TempFile {
     }
 }
 
-fn pd() -> Box<Pd> {
-    Pd::new(std::ptr::null_mut())
+fn domain() -> Arc<Domain> {
+    Arc::default()
 }
 
-fn register(pd: &Pd, map: &Map, flags: u32) -> Result<Box<Mr>, Errno> {
-    Mr::register(pd, map.0, map.1, map.addr(), flags)
+fn register(domain: &Arc<Domain>, map: &Map, flags: u32) -> Result<Registration, Errno> {
+    Registration::new(domain, map.0 as usize, map.1, map.addr(), flags)
 }
 
 /// What registering gives, with nothing left of it.
@@ -154,14 +155,11 @@ fn held(map: &Map, hold: Result<Hold, Refusal>) -> Result<(usize, usize), Refusa
 
 #[test]
 fn keys_are_unlike_each_other() {
-    let (pd, map) = (pd(), Map::anonymous(1));
+    let (domain, map) = (domain(), Map::anonymous(1));
     let mrs: Vec<_> = (0..500)
-        .map(|_| register(&pd, &map, LW).expect("register"))
+        .map(|_| register(&domain, &map, LW).expect("register"))
         .collect();
-    let keys: Vec<u32> = mrs
-        .iter()
-        .flat_map(|mr| [mr.abi.lkey, mr.abi.rkey])
-        .collect();
+    let keys: Vec<u32> = mrs.iter().flat_map(|mr| [mr.lkey(), mr.rkey()]).collect();
     let distinct: HashSet<u32> = keys.iter().copied().collect();
     assert_eq!(distinct.len(), keys.len(), "a key is of one region");
     assert!(!distinct.contains(&0), "0 is no key");
@@ -351,11 +349,11 @@ fn system_v_memory_does_not_persist() {
 
 #[test]
 fn local_access_is_checked() {
-    let (pd, map) = (pd(), Map::anonymous(2));
-    let mr = register(&pd, &map, LW).expect("register");
-    let constant = register(&pd, &map, 0).expect("register");
-    let (lkey, rkey) = (mr.abi.lkey, mr.abi.rkey);
-    let local = |key, addr, len, write| held(&map, pd.domain.local(key, addr, len, write));
+    let (domain, map) = (domain(), Map::anonymous(2));
+    let mr = register(&domain, &map, LW).expect("register");
+    let constant = register(&domain, &map, 0).expect("register");
+    let (lkey, rkey) = (mr.lkey(), mr.rkey());
+    let local = |key, addr, len, write| held(&map, domain.local(key, addr, len, write));
     let (addr, size) = (map.addr(), map.1 as u64);
 
     assert_eq!(local(lkey, addr, size, true), Ok((0, map.1)));
@@ -377,17 +375,17 @@ fn local_access_is_checked() {
         let refused = local(lkey, addr, len, false);
         assert_eq!(refused, Err(Refusal::Bounds), "{addr:#x}, {len:#x}");
     }
-    assert_eq!(local(constant.abi.lkey, addr, 8, false), Ok((0, 8)));
-    assert_eq!(local(constant.abi.lkey, addr, 8, true), Err(Refusal::Right));
+    assert_eq!(local(constant.lkey(), addr, 8, false), Ok((0, 8)));
+    assert_eq!(local(constant.lkey(), addr, 8, true), Err(Refusal::Right));
     assert_eq!(local(0, addr, 8, false), Err(Refusal::Key));
     assert_eq!(local(rkey, addr, 8, false), Err(Refusal::Key));
-    let empty = pd.domain.local(0, 0, 0, true).expect("nothing");
+    let empty = domain.local(0, 0, 0, true).expect("nothing");
     assert!(empty.is_empty() && !empty.ptr().is_null());
     empty.persist().expect("persist nothing");
 
-    let other = self::pd();
+    let other = self::domain();
     assert_eq!(
-        held(&map, other.domain.local(lkey, addr, 8, false)),
+        held(&map, other.local(lkey, addr, 8, false)),
         Err(Refusal::Key)
     );
     mr.deregister();
@@ -398,7 +396,7 @@ fn local_access_is_checked() {
 #[test]
 fn remote_access_needs_its_right() {
     let file = TempFile::new(1);
-    let (pd, map) = (pd(), Map::of(&file.1, 1, MapFlags::SHARED));
+    let (domain, map) = (domain(), Map::of(&file.1, 1, MapFlags::SHARED));
     let rights = [
         (Right::Read, RR),
         (Right::Write, RW),
@@ -408,26 +406,23 @@ fn remote_access_needs_its_right() {
     ];
     let (addr, size) = (map.addr(), map.1 as u64);
     for (given, flags) in rights {
-        let mr = register(&pd, &map, LW | flags).expect("register");
+        let mr = register(&domain, &map, LW | flags).expect("register");
         for (asked, _) in rights {
             let expected = if asked == given {
                 Ok((8, 16))
             } else {
                 Err(Refusal::Right)
             };
-            let hold = pd.domain.remote(mr.abi.rkey, addr + 8, 16, asked);
+            let hold = domain.remote(mr.rkey(), addr + 8, 16, asked);
             assert_eq!(held(&map, hold), expected, "{asked:?} of {given:?}");
-            let whole = pd.domain.remote_whole(mr.abi.rkey, asked);
+            let whole = domain.remote_whole(mr.rkey(), asked);
             let expected = expected.map(|_| (0, map.1));
             assert_eq!(held(&map, whole), expected, "{asked:?} of {given:?}");
         }
-        let remote = |key, addr, len| held(&map, pd.domain.remote(key, addr, len, given));
-        assert_eq!(remote(mr.abi.lkey, addr, 8), Err(Refusal::Key));
-        assert_eq!(remote(mr.abi.rkey, addr, size + 1), Err(Refusal::Bounds));
-        assert_eq!(
-            remote(mr.abi.rkey, addr + 1, u64::MAX),
-            Err(Refusal::Bounds)
-        );
+        let remote = |key, addr, len| held(&map, domain.remote(key, addr, len, given));
+        assert_eq!(remote(mr.lkey(), addr, 8), Err(Refusal::Key));
+        assert_eq!(remote(mr.rkey(), addr, size + 1), Err(Refusal::Bounds));
+        assert_eq!(remote(mr.rkey(), addr + 1, u64::MAX), Err(Refusal::Bounds));
         mr.deregister();
     }
     for (right, expected) in [
@@ -435,14 +430,14 @@ fn remote_access_needs_its_right() {
         (Right::Write, Ok(0)),
         (Right::FlushGlobal, Err(Refusal::Key)),
     ] {
-        let hold = pd.domain.remote(0, 0, 0, right).map(|hold| hold.len());
+        let hold = domain.remote(0, 0, 0, right).map(|hold| hold.len());
         assert_eq!(hold, expected, "{right:?} of nothing");
     }
 }
 
 #[test]
 fn addresses_are_relative_to_the_iova() {
-    let (pd, map) = (pd(), Map::anonymous(2));
+    let (domain, map) = (domain(), Map::anonymous(2));
     let page = page_size() as u64;
     let middle = map.0.wrapping_byte_add(8);
     for (iova, flags) in [
@@ -450,27 +445,29 @@ fn addresses_are_relative_to_the_iova() {
         (page * 7 + 8, LW | RR),
         (8_u64.wrapping_sub(page), LW | RR),
     ] {
-        let mr = Mr::register(&pd, middle, map.1 - 8, iova, flags).expect("register");
+        let mr =
+            Registration::new(&domain, middle as usize, map.1 - 8, iova, flags).expect("register");
         for offset in [0, 16, page] {
             // The addresses may go on from 0 after the last.
             let addr = iova.wrapping_add(offset);
             let expected = Ok((offset as usize + 8, 8));
-            let local = pd.domain.local(mr.abi.lkey, addr, 8, true);
+            let local = domain.local(mr.lkey(), addr, 8, true);
             assert_eq!(held(&map, local), expected, "{iova:#x}");
-            let remote = pd.domain.remote(mr.abi.rkey, addr, 8, Right::Read);
+            let remote = domain.remote(mr.rkey(), addr, 8, Right::Read);
             assert_eq!(held(&map, remote), expected, "{iova:#x}");
         }
-        let local = pd.domain.local(mr.abi.lkey, iova.wrapping_sub(1), 8, true);
+        let local = domain.local(mr.lkey(), iova.wrapping_sub(1), 8, true);
         assert_eq!(held(&map, local), Err(Refusal::Bounds), "{iova:#x}");
-        let local = pd.domain.local(mr.abi.lkey, map.addr(), 8, true);
+        let local = domain.local(mr.lkey(), map.addr(), 8, true);
         assert_eq!(held(&map, local), Err(Refusal::Bounds), "{iova:#x}");
         mr.deregister();
     }
-    let other_offset = Mr::register(&pd, middle, 64, page, LW).map(drop);
+    let other_offset = Registration::new(&domain, middle as usize, 64, page, LW).map(drop);
     assert_eq!(other_offset, Err(Errno::INVAL));
 
-    let mr = Mr::register(&pd, middle, 64, middle as u64, ZB | LW).expect("register");
-    let local = |addr, len| held(&map, pd.domain.local(mr.abi.lkey, addr, len, true));
+    let mr =
+        Registration::new(&domain, middle as usize, 64, middle as u64, ZB | LW).expect("register");
+    let local = |addr, len| held(&map, domain.local(mr.lkey(), addr, len, true));
     assert_eq!(local(0, 64), Ok((8, 64)));
     assert_eq!(local(60, 4), Ok((68, 4)));
     assert_eq!(local(60, 5), Err(Refusal::Bounds));
@@ -518,67 +515,66 @@ impl<T> Sent<T> {
 
 #[test]
 fn deregistering_waits_for_what_is_held() {
-    let (pd, map) = (pd(), Map::anonymous(1));
-    let mr = register(&pd, &map, LW | RW).expect("register");
-    let (rkey, domain) = (mr.abi.rkey, pd.domain.clone());
+    let (domain, map) = (domain(), Map::anonymous(1));
+    let mr = register(&domain, &map, LW | RW).expect("register");
+    let (rkey, domain) = (mr.rkey(), domain.clone());
     let hold = || domain.remote(rkey, map.addr(), 8, Right::Write);
-    let local = pd.domain.local(mr.abi.lkey, map.addr(), 8, true);
+    let local = domain.local(mr.lkey(), map.addr(), 8, true);
     let mr = Sent(mr);
     check_waits(local.expect("hold"), hold, || {
         mr.take().deregister();
         Sent(())
     });
-    assert!(!pd.domain.is_used());
+    assert!(!domain.is_used());
 }
 
 #[test]
 fn registering_anew_changes_what_is_asked() {
-    let (first, second, map) = (pd(), pd(), Map::anonymous_at(far_away(), 3));
+    let (first, second, map) = (domain(), domain(), Map::anonymous_at(far_away(), 3));
     let page = page_size() as u64;
-    let mut mr = Mr::register(&first, map.0, page_size(), map.addr(), LW | RW).expect("register");
-    let (lkey, rkey) = (mr.abi.lkey, mr.abi.rkey);
-    let write = |pd: &Pd, addr| held(&map, pd.domain.remote(rkey, addr, 8, Right::Write));
-    let read = |pd: &Pd, addr| held(&map, pd.domain.remote(rkey, addr, 8, Right::Read));
+    let mut mr = Registration::new(&first, map.0 as usize, page_size(), map.addr(), LW | RW)
+        .expect("register");
+    let (lkey, rkey) = (mr.lkey(), mr.rkey());
+    let write = |domain: &Arc<Domain>, addr| held(&map, domain.remote(rkey, addr, 8, Right::Write));
+    let read = |domain: &Arc<Domain>, addr| held(&map, domain.remote(rkey, addr, 8, Right::Read));
 
-    mr.register_anew(None, None, Some(LW | RR)).expect("access");
+    mr.change(None, None, Some(LW | RR)).expect("access");
     assert_eq!(write(&first, map.addr()), Err(Refusal::Right));
     assert_eq!(read(&first, map.addr()), Ok((0, 8)));
 
-    mr.register_anew(Some(&second), None, None).expect("domain");
+    mr.change(Some(&second), None, None).expect("domain");
     assert_eq!(read(&first, map.addr()), Err(Refusal::Key));
     assert_eq!(read(&second, map.addr()), Ok((0, 8)));
-    assert!(!first.domain.is_used() && second.domain.is_used());
-    assert!(std::ptr::eq(mr.abi.pd, &second.abi));
+    assert!(!first.is_used() && second.is_used());
 
-    let place = (map.page(1), page_size());
-    mr.register_anew(None, Some(place), None).expect("place");
+    let place = (map.page(1) as usize, page_size());
+    mr.change(None, Some(place), None).expect("place");
     assert_eq!(read(&second, map.addr()), Err(Refusal::Bounds));
     assert_eq!(read(&second, map.addr() + page), Ok((page_size(), 8)));
-    assert_eq!((mr.abi.addr, mr.abi.length), place);
 
     map.unmap(2);
-    let gone = (map.page(2), page_size());
-    let failed = mr.register_anew(Some(&first), Some(gone), Some(0));
+    let gone = (map.page(2) as usize, page_size());
+    let failed = mr.change(Some(&first), Some(gone), Some(0));
     assert_eq!(failed, Err(Errno::FAULT));
-    assert_eq!(mr.register_anew(None, None, Some(RW)), Err(Errno::INVAL));
+    assert_eq!(mr.change(None, None, Some(RW)), Err(Errno::INVAL));
     assert_eq!(read(&second, map.addr() + page), Ok((page_size(), 8)));
-    assert!(!first.domain.is_used());
+    assert!(!first.is_used());
 
-    assert_eq!((mr.abi.lkey, mr.abi.rkey), (lkey, rkey));
+    assert_eq!((mr.lkey(), mr.rkey()), (lkey, rkey));
     mr.deregister();
-    assert!(!second.domain.is_used());
+    assert!(!second.is_used());
 }
 
 #[test]
 fn registering_anew_waits_for_what_is_held() {
-    let (pd, map) = (pd(), Map::anonymous(1));
-    let mr = register(&pd, &map, LW | RW).expect("register");
-    let (rkey, domain) = (mr.abi.rkey, pd.domain.clone());
+    let (domain, map) = (domain(), Map::anonymous(1));
+    let mr = register(&domain, &map, LW | RW).expect("register");
+    let (rkey, domain) = (mr.rkey(), domain.clone());
     let hold = || domain.remote(rkey, map.addr(), 8, Right::Write);
     let mr = Sent(mr);
     let mr = check_waits(hold().expect("hold"), hold, || {
         let mut mr = mr.take();
-        let anew = mr.register_anew(None, None, Some(LW | RR));
+        let anew = mr.change(None, None, Some(LW | RR));
         anew.expect("register anew");
         Sent(mr)
     });
@@ -588,39 +584,39 @@ fn registering_anew_waits_for_what_is_held() {
 /// Registers, accesses and deregisters the same memory in several threads.
 #[test]
 fn threads_do_not_disturb_each_other() {
-    let (pd, map) = (pd(), Map::anonymous(1));
-    let (pd, map) = (&*pd, &map);
+    let (domain, map) = (domain(), Map::anonymous(1));
+    let (domain, map) = (&domain, &map);
     std::thread::scope(|scope| {
         for _ in 0..4 {
-            let sent = Sent((pd, map));
+            let sent = Sent((domain, map));
             scope.spawn(move || {
-                let (pd, map) = sent.take();
+                let (domain, map) = sent.take();
                 for _ in 0..200 {
-                    let mr = register(pd, map, LW).expect("register");
-                    let hold = pd.domain.local(mr.abi.lkey, map.addr(), 8, true);
+                    let mr = register(domain, map, LW).expect("register");
+                    let hold = domain.local(mr.lkey(), map.addr(), 8, true);
                     drop(hold.expect("hold"));
-                    let lkey = mr.abi.lkey;
+                    let lkey = mr.lkey();
                     mr.deregister();
-                    let hold = pd.domain.local(lkey, map.addr(), 8, true);
+                    let hold = domain.local(lkey, map.addr(), 8, true);
                     assert_eq!(held(map, hold), Err(Refusal::Key));
                 }
             });
         }
     });
-    assert!(!pd.domain.is_used());
+    assert!(!domain.is_used());
 }
 
 #[test]
 fn a_domain_is_used_while_something_needs_it() {
-    let (pd, map) = (pd(), Map::anonymous(1));
-    assert!(!pd.domain.is_used());
-    pd.domain.attach();
-    let mr = register(&pd, &map, LW).expect("register");
-    pd.domain.detach();
-    assert!(pd.domain.is_used());
-    assert_eq!(register(&pd, &map, RW).map(drop), Err(Errno::INVAL));
+    let (domain, map) = (domain(), Map::anonymous(1));
+    assert!(!domain.is_used());
+    domain.attach();
+    let mr = register(&domain, &map, LW).expect("register");
+    domain.detach();
+    assert!(domain.is_used());
+    assert_eq!(register(&domain, &map, RW).map(drop), Err(Errno::INVAL));
     mr.deregister();
-    assert!(!pd.domain.is_used());
+    assert!(!domain.is_used());
 }
 
 #[test]
@@ -676,43 +672,64 @@ fn writing_back_caches_keeps_the_content() {
 
 #[test]
 fn prefetching_is_checked() {
-    let (pd, other, map) = (pd(), pd(), Map::anonymous_at(far_away(), 2));
-    let mr = register(&pd, &map, ODP | LW).expect("register");
-    let constant = register(&pd, &map, ODP).expect("register");
-    let pinned = register(&pd, &map, LW).expect("register");
-    let readable = register(&pd, &map, 0).expect("register");
+    let (domain, other, map) = (domain(), domain(), Map::anonymous_at(far_away(), 2));
+    let mr = register(&domain, &map, ODP | LW).expect("register");
+    let constant = register(&domain, &map, ODP).expect("register");
+    let pinned = register(&domain, &map, LW).expect("register");
+    let readable = register(&domain, &map, 0).expect("register");
     let (addr, size) = (map.addr(), map.1 as u64);
     map.unmap(1);
     use Prefetch::*;
     for (domain, key, at, len, advice, expected) in [
-        (&pd, mr.abi.lkey, addr + 1, 8, ToRead, Ok(())),
-        (&pd, mr.abi.lkey, addr, 8, ToWrite, Ok(())),
-        (&pd, mr.abi.lkey, addr, size, WhatIsThere, Ok(())),
-        (&pd, mr.abi.lkey, addr, size, ToRead, Err(Errno::FAULT)),
-        (&pd, mr.abi.lkey, addr, size + 1, ToRead, Err(Errno::FAULT)),
-        (&pd, mr.abi.rkey, addr, 8, ToRead, Err(Errno::NOENT)),
-        (&pd, 0, addr, 8, ToRead, Err(Errno::NOENT)),
-        (&other, mr.abi.lkey, addr, 8, ToRead, Err(Errno::PERM)),
-        (&pd, constant.abi.lkey, addr, 8, ToRead, Ok(())),
-        (&pd, constant.abi.lkey, addr, 8, ToWrite, Err(Errno::PERM)),
-        // A region without on-demand paging has it all checked as well.
-        (&pd, pinned.abi.lkey, addr + 1, 8, ToRead, Ok(())),
-        (&pd, pinned.abi.lkey, addr, 8, ToWrite, Ok(())),
-        (&pd, pinned.abi.lkey, addr, size, WhatIsThere, Ok(())),
+        (&domain, mr.lkey(), addr + 1, 8, ToRead, Ok(())),
+        (&domain, mr.lkey(), addr, 8, ToWrite, Ok(())),
+        (&domain, mr.lkey(), addr, size, WhatIsThere, Ok(())),
+        (&domain, mr.lkey(), addr, size, ToRead, Err(Errno::FAULT)),
         (
-            &pd,
-            pinned.abi.lkey,
+            &domain,
+            mr.lkey(),
             addr,
             size + 1,
             ToRead,
             Err(Errno::FAULT),
         ),
-        (&pd, pinned.abi.rkey, addr, 8, ToRead, Err(Errno::NOENT)),
-        (&other, pinned.abi.lkey, addr, 8, ToRead, Err(Errno::PERM)),
-        (&pd, readable.abi.lkey, addr, 8, ToRead, Ok(())),
-        (&pd, readable.abi.lkey, addr, 8, ToWrite, Err(Errno::PERM)),
+        (&domain, mr.rkey(), addr, 8, ToRead, Err(Errno::NOENT)),
+        (&domain, 0, addr, 8, ToRead, Err(Errno::NOENT)),
+        (&other, mr.lkey(), addr, 8, ToRead, Err(Errno::PERM)),
+        (&domain, constant.lkey(), addr, 8, ToRead, Ok(())),
+        (
+            &domain,
+            constant.lkey(),
+            addr,
+            8,
+            ToWrite,
+            Err(Errno::PERM),
+        ),
+        // A region without on-demand paging has it all checked as well.
+        (&domain, pinned.lkey(), addr + 1, 8, ToRead, Ok(())),
+        (&domain, pinned.lkey(), addr, 8, ToWrite, Ok(())),
+        (&domain, pinned.lkey(), addr, size, WhatIsThere, Ok(())),
+        (
+            &domain,
+            pinned.lkey(),
+            addr,
+            size + 1,
+            ToRead,
+            Err(Errno::FAULT),
+        ),
+        (&domain, pinned.rkey(), addr, 8, ToRead, Err(Errno::NOENT)),
+        (&other, pinned.lkey(), addr, 8, ToRead, Err(Errno::PERM)),
+        (&domain, readable.lkey(), addr, 8, ToRead, Ok(())),
+        (
+            &domain,
+            readable.lkey(),
+            addr,
+            8,
+            ToWrite,
+            Err(Errno::PERM),
+        ),
     ] {
-        let outcome = domain.domain.prefetch(key, at, len, advice);
+        let outcome = domain.prefetch(key, at, len, advice);
         assert_eq!(outcome, expected, "{advice:?} {len} at {:#x}", at - addr);
     }
     for mr in [mr, constant, pinned, readable] {

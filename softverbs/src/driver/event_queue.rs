@@ -1,5 +1,6 @@
 //! Queues of events that a program waits for with a file descriptor.
 
+use crate::sync::lock;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{Errno, ReadWriteFlags, preadv2, write};
 use std::collections::VecDeque;
@@ -37,7 +38,7 @@ impl<T> EventQueue<T> {
     }
 
     pub fn lock(&self) -> MutexGuard<'_, VecDeque<T>> {
-        super::lock(&self.queue)
+        lock(&self.queue)
     }
 
     /// Once for each event, though the mark may be there: who waits for edges waits for each.

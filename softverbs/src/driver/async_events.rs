@@ -1,12 +1,12 @@
 //! The asynchronous events: what happens to an object outside of any call.
 
-use crate::objects::events::EventQueue;
-use crate::objects::lock;
+use super::event_queue::EventQueue;
+use crate::sync::lock;
 use rdma_sys::{
     ibv_async_event, ibv_async_event_element_t, ibv_context, ibv_cq, ibv_event_type, ibv_qp,
     ibv_srq,
 };
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_void;
 use std::io;
 use std::os::fd::RawFd;
@@ -84,13 +84,13 @@ pub unsafe fn object_of(event: &ibv_async_event) -> (*const c_void, *const ibv_c
 pub struct AsyncEvents {
     queue: EventQueue<AsyncEvent>,
     /// How many of each object are reported and not acknowledged.
-    pending: Mutex<HashMap<usize, usize>>,
+    pending: Mutex<BTreeMap<usize, usize>>,
     settled: Condvar,
 }
 
 /// What guards the events of one context.
 pub struct Locks {
-    _pending: MutexGuard<'static, HashMap<usize, usize>>,
+    _pending: MutexGuard<'static, BTreeMap<usize, usize>>,
     _queue: MutexGuard<'static, VecDeque<AsyncEvent>>,
 }
 
@@ -114,7 +114,7 @@ impl AsyncEvents {
         self.queue.fd()
     }
 
-    fn pending(&self) -> MutexGuard<'_, HashMap<usize, usize>> {
+    fn pending(&self) -> MutexGuard<'_, BTreeMap<usize, usize>> {
         lock(&self.pending)
     }
 
@@ -145,7 +145,7 @@ impl AsyncEvents {
         let unseen = self.queue.extract(|event| event.object() == object);
         self.settle(object, unseen.len());
         let pending = self.pending();
-        let is_pending = |pending: &mut HashMap<_, _>| pending.contains_key(&object.addr());
+        let is_pending = |pending: &mut BTreeMap<_, _>| pending.contains_key(&object.addr());
         drop(self.settled.wait_while(pending, is_pending));
     }
 }
