@@ -245,6 +245,7 @@ impl Conn {
         }
         Guard {
             conn: self,
+            unchanged: false,
             state,
             after: AfterUnlock {
                 conn: self,
@@ -300,12 +301,13 @@ impl CqUser for Conn {
         if state.proto.link() != LinkState::Open {
             return false;
         }
-        let now = Instant::now();
-        let came = state.receive(conn, now);
-        if came || state.blocked {
-            state.transmit(conn, now);
+        let came = state.receive(conn);
+        match came {
+            Some(now) => state.transmit(conn, now),
+            None if state.blocked => state.transmit(conn, Instant::now()),
+            None => guard.unchanged = true,
         }
-        came
+        came.is_some()
     }
 
     fn cq_failed(&self) {
@@ -335,7 +337,7 @@ impl Job for Conn {
         state.flush = None;
         let now = Instant::now();
         let (proto, mut host) = state.parts(conn);
-        proto.done(result, &mut host);
+        proto.done(result, now, &mut host);
         state.handle(conn, now);
         state.transmit(conn, now);
     }
@@ -351,6 +353,8 @@ fn persist(hold: Option<Hold>) -> Result<u64, Nak> {
 /// done meanwhile.
 pub struct Guard<'a> {
     conn: &'a Conn,
+    /// Nothing is to be told to the reactor or the program.
+    unchanged: bool,
     state: MutexGuard<'a, State>,
     // After the lock.
     after: AfterUnlock<'a>,
@@ -378,7 +382,9 @@ impl DerefMut for Guard<'_> {
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        self.after.released = self.state.settle(self.conn);
+        if !self.unchanged {
+            self.after.released = self.state.settle(self.conn);
+        }
     }
 }
 
@@ -415,7 +421,7 @@ impl<'a> Guard<'a> {
             state.opened(conn, now);
         }
         if has(todo::READ) {
-            state.receive(conn, now);
+            state.receive(conn);
         }
         state.transmit(conn, now);
     }
@@ -480,7 +486,7 @@ impl<'a> Guard<'a> {
         let now = Instant::now();
         state.proto.abandon(now);
         // What has come already may be what the other side waits to have taken.
-        state.receive(conn, now);
+        state.receive(conn);
         state.transmit(conn, now);
     }
 
@@ -569,9 +575,10 @@ impl State {
         }
     }
 
-    fn parts(&mut self, conn: &Conn) -> (&mut Connection, Env<'_>) {
+    #[inline]
+    fn parts<'a>(&'a mut self, conn: &'a Conn) -> (&'a mut Connection, Env<'a>) {
         let env = Env {
-            me: conn.me.clone(),
+            me: &conn.me,
             queues: self.queues.as_deref(),
             owner: &mut self.owner,
             stranger: &mut self.stranger,
@@ -720,14 +727,16 @@ impl State {
 
     // ---- receiving ----
 
-    /// Takes what has come from the link, and deals with it. Returns whether there was something.
-    fn receive(&mut self, conn: &Conn, now: Instant) -> bool {
+    /// Takes what has come from the link, and deals with it. Returns when there was something last.
+    fn receive(&mut self, conn: &Conn) -> Option<Instant> {
+        let mut came = None;
         let mut turn = TURN;
-        self.handle(conn, now);
         while turn > 0 && self.proto.wants_bytes() {
             match self.take(conn) {
                 (asked, Ok(n)) if n > 0 => {
                     turn = turn.saturating_sub(n);
+                    let now = Instant::now();
+                    came = Some(now);
                     self.handle(conn, now);
                     if n < asked {
                         break;
@@ -736,12 +745,13 @@ impl State {
                 (_, Err(ErrorKind::WouldBlock)) => break,
                 (_, Err(ErrorKind::Interrupted)) => {}
                 _ => {
+                    let now = Instant::now();
                     self.link_ended(conn, now);
-                    return true;
+                    return Some(now);
                 }
             }
         }
-        turn < TURN
+        came
     }
 
     /// Deals with what has come, and carries out what is ordered.
@@ -762,7 +772,7 @@ impl State {
                 return;
             };
             let (proto, mut env) = self.parts(conn);
-            proto.done(result, &mut env);
+            proto.done(result, now, &mut env);
         }
     }
 
@@ -776,7 +786,7 @@ impl State {
                 direct = len;
             } else {
                 let (proto, mut env) = self.parts(conn);
-                proto.target_refused(&mut env);
+                proto.target_refused(Instant::now(), &mut env);
             }
         }
         let mut pieces = [Piece::NONE; PIECES];
@@ -976,7 +986,7 @@ impl State {
 
 /// What the protocol asks of the world.
 pub struct Env<'a> {
-    me: Weak<Conn>,
+    me: &'a Weak<Conn>,
     queues: Option<&'a Queues>,
     owner: &'a mut Option<Weak<dyn Owner>>,
     stranger: &'a mut Option<Arc<()>>,
@@ -1027,10 +1037,12 @@ impl Host for Env<'_> {
         self.write(Memory::Remote(at), data)
     }
 
-    fn take_shared_receive(&mut self) -> Option<RecvWqe> {
-        let srq = self.queues?.srq.as_ref()?;
+    fn take_shared_receive(&mut self, to: &mut RecvWqe) -> bool {
+        let Some(srq) = self.queues.and_then(|queues| queues.srq.as_ref()) else {
+            return false;
+        };
         let user: Weak<dyn SrqUser> = self.me.clone();
-        srq.take_or_wait(&user)
+        srq.take_or_wait(to, &user)
     }
 
     fn complete(&mut self, completion: Completion) {
