@@ -101,7 +101,7 @@ thread_local! {
 /// A number for a source.
 pub fn new_token() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(WAKE + 1);
-    // Only that no two are the same matters.
+    // Relaxed: only that no two are the same matters.
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
@@ -216,7 +216,8 @@ pub fn watches_deadlines() -> bool {
 /// Counts a poll of the program that did not look at the set.
 pub fn count_poll() {
     if let Some(reactor) = running() {
-        // Only the thread looks at it, now and then.
+        // Relaxed: a count that the reactor's thread looks at now and then. If it sees one that is a
+        // moment old it backs off, or comes back, one look later.
         reactor.polls.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -225,7 +226,7 @@ pub fn count_poll() {
 /// the last descriptor for which there was something.
 pub fn poll_once() -> Option<u64> {
     let reactor = running()?;
-    // As in `count_poll`.
+    // Relaxed: as in `count_poll`.
     reactor.polls.fetch_add(1, Ordering::Relaxed);
     reactor.looks.fetch_add(1, Ordering::Relaxed);
     reactor.wait(Some(Duration::ZERO))
@@ -294,13 +295,14 @@ impl Reactor {
     }
 
     fn polls(&self) -> u32 {
-        // A count that is a moment old does as well.
+        // Relaxed: as in `count_poll`.
         self.polls.load(Ordering::Relaxed)
     }
 
     /// Leaves the set to the program as long as that polls.
     fn back_off(&self) {
         self.backed_off.store(true, Ordering::SeqCst);
+        // Relaxed: as in `count_poll`.
         let looks = || self.looks.load(Ordering::Relaxed);
         let mut before = looks();
         let mut look = SHORTEST_LOOK;

@@ -96,6 +96,7 @@ impl Drop for Map {
 /// Where the kernel puts nothing that doesn't ask for it.
 fn far_away() -> *mut libc::c_void {
     static NEXT: AtomicUsize = AtomicUsize::new(0x1000_0000_0000);
+    // Relaxed: only that no two are the same matters.
     NEXT.fetch_add(1 << 30, Ordering::Relaxed) as *mut _
 }
 
@@ -109,6 +110,7 @@ impl TempFile {
 
     fn named(dir: &Path, name: &str, pages: usize) -> TempFile {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
+        // Relaxed: only that no two are the same matters.
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = dir.join(format!("softverbs-{}-{count}-{name}", std::process::id()));
         let mut open = File::options();
@@ -697,14 +699,7 @@ fn prefetching_is_checked() {
         (&domain, 0, addr, 8, ToRead, Err(Errno::NOENT)),
         (&other, mr.lkey(), addr, 8, ToRead, Err(Errno::PERM)),
         (&domain, constant.lkey(), addr, 8, ToRead, Ok(())),
-        (
-            &domain,
-            constant.lkey(),
-            addr,
-            8,
-            ToWrite,
-            Err(Errno::PERM),
-        ),
+        (&domain, constant.lkey(), addr, 8, ToWrite, Err(Errno::PERM)),
         // A region without on-demand paging has it all checked as well.
         (&domain, pinned.lkey(), addr + 1, 8, ToRead, Ok(())),
         (&domain, pinned.lkey(), addr, 8, ToWrite, Ok(())),
@@ -720,14 +715,7 @@ fn prefetching_is_checked() {
         (&domain, pinned.rkey(), addr, 8, ToRead, Err(Errno::NOENT)),
         (&other, pinned.lkey(), addr, 8, ToRead, Err(Errno::PERM)),
         (&domain, readable.lkey(), addr, 8, ToRead, Ok(())),
-        (
-            &domain,
-            readable.lkey(),
-            addr,
-            8,
-            ToWrite,
-            Err(Errno::PERM),
-        ),
+        (&domain, readable.lkey(), addr, 8, ToWrite, Err(Errno::PERM)),
     ] {
         let outcome = domain.prefetch(key, at, len, advice);
         assert_eq!(outcome, expected, "{advice:?} {len} at {:#x}", at - addr);
