@@ -6,10 +6,10 @@
 //! # The rule
 //!
 //! **The thread waits on the set as long as nobody polls. When it is woken and finds that the program
-//! has polled at least [`POLLS`] times since it was woken last, it backs off and leaves the set to
-//! the program. It looks again after as long as the program has gone on polling, from
-//! [`SHORTEST_LOOK`] to [`LONGEST_LOOK`], and comes back when the program has not looked at the set
-//! since, or says that it will wait.**
+//! has polled [`POLLS`] times since it came back, or since the program last said that it will wait, it
+//! backs off and leaves the set to the program. It looks again after as long as the program has gone
+//! on polling, from [`SHORTEST_LOOK`] to [`LONGEST_LOOK`], and comes back when the program has not
+//! polled since, or says that it will wait.**
 //!
 //! The reason: a thread that is woken for what a polling program takes itself costs a processor that
 //! the other side needs, two context switches a message. And nobody can know when a program will
@@ -31,8 +31,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Once, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
-/// So many polls between two wakeups are no look in passing: they take about 25 µs, in which a program
-/// that only fetches a completion it knows of is done.
+/// So many polls take about 25 µs. One that polls less does not save what backing off in vain costs.
 const POLLS: u32 = 64;
 /// When it is first looked whether the program still polls. Shorter looks cost the program more than
 /// a tenth of its processor.
@@ -82,7 +81,8 @@ struct Reactor {
     /// The next deadline, in nanoseconds since `start`, to be seen without the lock.
     next: AtomicU64,
     start: Instant,
-    /// How often the program has polled ...
+    /// How often the program has polled since the thread came back or the program said that it will
+    /// wait ...
     polls: AtomicU32,
     /// ... and how often it has looked at the set when it did.
     looks: AtomicU32,
@@ -216,9 +216,7 @@ pub fn watches_deadlines() -> bool {
 /// Counts a poll of the program that did not look at the set.
 pub fn count_poll() {
     if let Some(reactor) = running() {
-        // Relaxed: a count that the reactor's thread looks at now and then. If it sees one that is a
-        // moment old it backs off, or comes back, one look later.
-        reactor.polls.fetch_add(1, Ordering::Relaxed);
+        reactor.count_poll();
     }
 }
 
@@ -226,8 +224,8 @@ pub fn count_poll() {
 /// the last descriptor for which there was something.
 pub fn poll_once() -> Option<u64> {
     let reactor = running()?;
-    // Relaxed: as in `count_poll`.
-    reactor.polls.fetch_add(1, Ordering::Relaxed);
+    reactor.count_poll();
+    // Relaxed: the thread compares two counts, each of which may be a moment old.
     reactor.looks.fetch_add(1, Ordering::Relaxed);
     reactor.wait(Some(Duration::ZERO))
 }
@@ -244,10 +242,13 @@ pub fn poll_deadlines() {
 
 /// The program will wait for an event: the thread must be there for all descriptors.
 pub fn stop_polling() {
-    if let Some(reactor) = running()
-        && reactor.backed_off.swap(false, Ordering::SeqCst)
-    {
-        reactor.wake();
+    if let Some(reactor) = running() {
+        // Relaxed: a poll of another thread may write the old count again. Then the thread backs off for
+        // one look.
+        reactor.polls.store(0, Ordering::Relaxed);
+        if reactor.backed_off.swap(false, Ordering::SeqCst) {
+            reactor.wake();
+        }
     }
 }
 
@@ -281,30 +282,33 @@ impl Reactor {
     fn run(&self) {
         ask_for_short_slices();
         IS_REACTOR.set(true);
-        let mut polls = 0;
         loop {
             self.run_due();
             let timeout = self.fall_asleep();
             let ready = self.wait(timeout);
             lock(&self.deadlines).asleep = None;
-            if ready.is_some() && self.polls().wrapping_sub(polls) >= POLLS {
+            // Relaxed: a count that is a moment old does as well.
+            if ready.is_some() && self.polls.load(Ordering::Relaxed) >= POLLS {
                 self.back_off();
+                // Relaxed: as in `stop_polling`.
+                self.polls.store(0, Ordering::Relaxed);
             }
-            polls = self.polls();
         }
     }
 
-    fn polls(&self) -> u32 {
-        // Relaxed: as in `count_poll`.
-        self.polls.load(Ordering::Relaxed)
+    fn count_poll(&self) {
+        // Relaxed: threads that poll at once may miscount. It saturates, so that it does not begin anew.
+        let polls = self.polls.load(Ordering::Relaxed);
+        self.polls.store(polls.saturating_add(1), Ordering::Relaxed);
     }
 
     /// Leaves the set to the program as long as that polls.
     fn back_off(&self) {
         self.backed_off.store(true, Ordering::SeqCst);
-        // Relaxed: as in `count_poll`.
+        // Relaxed: counts that are a moment old do as well.
+        let polls = || self.polls.load(Ordering::Relaxed);
         let looks = || self.looks.load(Ordering::Relaxed);
-        let mut before = looks();
+        let mut before = (polls(), looks());
         let mut look = SHORTEST_LOOK;
         while self.backed_off.load(Ordering::SeqCst) {
             let mut wake = [PollFd::new(&self.wake, PollFlags::IN)];
@@ -312,9 +316,13 @@ impl Reactor {
                 let _ = rustix::io::read(&self.wake, &mut [0; 8]);
             }
             self.run_due();
-            let now = looks();
-            if now == before {
+            let now = (polls(), looks());
+            if now.0 == before.0 {
                 break;
+            }
+            // It asked the connections that it expected something of, and left the others alone.
+            if now.1 == before.1 {
+                self.wait(Some(Duration::ZERO));
             }
             before = now;
             look = (look * 2).min(LONGEST_LOOK);

@@ -8,13 +8,15 @@
 use super::async_events::{AsyncEvent, AsyncEvents};
 use super::cq::{CompletionQueue, CqUser, Retired};
 use super::flush::{self, Job};
+use super::move_bytes::Mover;
+use super::orders::{CarriedOut, carry_out, persist};
 use super::srq::{SharedReceiveQueue, SrqUser};
-use super::transfer::{append, cell, each, hold, piece, place};
+use super::transfer::{read, write};
 use crate::diagnostic::{self, Peer};
-use crate::link::{Link, Piece, Tcp};
+use crate::link::{Link, Tcp};
 use crate::memory::{Domain, Hold};
 use crate::process::generation;
-use crate::proto::frames::{AtomicOp, FlushKind, Nak, Params, Private, Remote};
+use crate::proto::frames::{Nak, Params, Private, Remote};
 use crate::proto::{
     Cause, Completion, Connection, Event, Host, LinkState, Memory, Order, Phase, Qp, RecvWqe,
     Right, Sge,
@@ -33,9 +35,6 @@ use std::time::Instant;
 /// So much moves at most each time that a connection gets its turn, so that others get theirs: about
 /// 0.2 ms.
 const TURN: usize = 1024 * 1024;
-/// Pieces of memory in one system call.
-const PIECES: usize = 16;
-
 /// What is to be done by whoever has the lock.
 mod todo {
     pub const READ: u8 = 1;
@@ -245,6 +244,7 @@ impl Conn {
         }
         Guard {
             conn: self,
+            unchanged: false,
             state,
             after: AfterUnlock {
                 conn: self,
@@ -300,12 +300,13 @@ impl CqUser for Conn {
         if state.proto.link() != LinkState::Open {
             return false;
         }
-        let now = Instant::now();
-        let came = state.receive(conn, now);
-        if came || state.blocked {
-            state.transmit(conn, now);
+        let came = state.receive(conn);
+        match came {
+            Some(now) => state.transmit(conn, now),
+            None if state.blocked => state.transmit(conn, Instant::now()),
+            None => guard.unchanged = true,
         }
-        came
+        came.is_some()
     }
 
     fn cq_failed(&self) {
@@ -326,7 +327,8 @@ impl Job for Conn {
             Some((number, hold)) => (*number, hold.take()),
             None => return,
         };
-        let result = persist(hold);
+        let result = persist(hold.as_ref());
+        drop(hold);
         let mut guard = self.lock();
         let Guard { conn, state, .. } = &mut guard;
         if state.flush.as_ref().is_none_or(|(now, _)| *now != number) {
@@ -335,22 +337,18 @@ impl Job for Conn {
         state.flush = None;
         let now = Instant::now();
         let (proto, mut host) = state.parts(conn);
-        proto.done(result, &mut host);
+        proto.done(result, now, &mut host);
         state.handle(conn, now);
         state.transmit(conn, now);
     }
-}
-
-fn persist(hold: Option<Hold>) -> Result<u64, Nak> {
-    let persisted = hold.as_ref().map_or(Ok(()), Hold::persist);
-    fence(Ordering::SeqCst);
-    persisted.map(|()| 0).map_err(|_| Nak::OperationError)
 }
 
 /// The lock. Letting go of it tells the reactor what to wait for from now on, and does what was to be
 /// done meanwhile.
 pub struct Guard<'a> {
     conn: &'a Conn,
+    /// Nothing is to be told to the reactor or the program.
+    unchanged: bool,
     state: MutexGuard<'a, State>,
     // After the lock.
     after: AfterUnlock<'a>,
@@ -378,7 +376,9 @@ impl DerefMut for Guard<'_> {
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        self.after.released = self.state.settle(self.conn);
+        if !self.unchanged {
+            self.after.released = self.state.settle(self.conn);
+        }
     }
 }
 
@@ -415,7 +415,7 @@ impl<'a> Guard<'a> {
             state.opened(conn, now);
         }
         if has(todo::READ) {
-            state.receive(conn, now);
+            state.receive(conn);
         }
         state.transmit(conn, now);
     }
@@ -480,7 +480,7 @@ impl<'a> Guard<'a> {
         let now = Instant::now();
         state.proto.abandon(now);
         // What has come already may be what the other side waits to have taken.
-        state.receive(conn, now);
+        state.receive(conn);
         state.transmit(conn, now);
     }
 
@@ -569,9 +569,10 @@ impl State {
         }
     }
 
-    fn parts(&mut self, conn: &Conn) -> (&mut Connection, Env<'_>) {
+    #[inline]
+    fn parts<'a>(&'a mut self, conn: &'a Conn) -> (&'a mut Connection, Env<'a>) {
         let env = Env {
-            me: conn.me.clone(),
+            me: &conn.me,
             queues: self.queues.as_deref(),
             owner: &mut self.owner,
             stranger: &mut self.stranger,
@@ -579,6 +580,27 @@ impl State {
             news: &mut self.news,
         };
         (&mut self.proto, env)
+    }
+
+    /// What it takes to move bytes; `None` if there is no link.
+    #[inline]
+    fn mover<'a>(&'a mut self, conn: &'a Conn) -> Option<Mover<'a, Env<'a>>> {
+        let link = self.link.as_deref_mut()?;
+        let queues = self.queues.as_deref();
+        Some(Mover {
+            link,
+            proto: &mut self.proto,
+            domain: queues.map(|queues| &*queues.domain),
+            host: Env {
+                me: &conn.me,
+                queues,
+                owner: &mut self.owner,
+                stranger: &mut self.stranger,
+                addresses: self.addresses,
+                news: &mut self.news,
+            },
+            holds: &mut self.holds,
+        })
     }
 
     // ---- the link ----
@@ -720,28 +742,34 @@ impl State {
 
     // ---- receiving ----
 
-    /// Takes what has come from the link, and deals with it. Returns whether there was something.
-    fn receive(&mut self, conn: &Conn, now: Instant) -> bool {
+    /// Takes what has come from the link, and deals with it. Returns when there was something last.
+    fn receive(&mut self, conn: &Conn) -> Option<Instant> {
+        let mut came = None;
         let mut turn = TURN;
-        self.handle(conn, now);
         while turn > 0 && self.proto.wants_bytes() {
-            match self.take(conn) {
-                (asked, Ok(n)) if n > 0 => {
+            let Some((asked, result)) = self.mover(conn).map(|mut mover| mover.recv()) else {
+                break;
+            };
+            match result.map_err(|error| error.kind()) {
+                Ok(n) if n > 0 => {
                     turn = turn.saturating_sub(n);
+                    let now = Instant::now();
+                    came = Some(now);
                     self.handle(conn, now);
                     if n < asked {
                         break;
                     }
                 }
-                (_, Err(ErrorKind::WouldBlock)) => break,
-                (_, Err(ErrorKind::Interrupted)) => {}
+                Err(ErrorKind::WouldBlock) => break,
+                Err(ErrorKind::Interrupted) => {}
                 _ => {
+                    let now = Instant::now();
                     self.link_ended(conn, now);
-                    return true;
+                    return Some(now);
                 }
             }
         }
-        turn < TURN
+        came
     }
 
     /// Deals with what has come, and carries out what is ordered.
@@ -762,53 +790,8 @@ impl State {
                 return;
             };
             let (proto, mut env) = self.parts(conn);
-            proto.done(result, &mut env);
+            proto.done(result, now, &mut env);
         }
-    }
-
-    /// Takes bytes from the link: payload to where it goes, all else to the buffer. Returns how many
-    /// there was room for, and how many came.
-    fn take(&mut self, conn: &Conn) -> (usize, Result<usize, ErrorKind>) {
-        let mut holds = mem::take(&mut self.holds);
-        let mut direct = 0;
-        if let (Some((memory, len)), Some(queues)) = (self.proto.target(), &self.queues) {
-            if hold(&queues.domain, memory, len, true, &mut holds) {
-                direct = len;
-            } else {
-                let (proto, mut env) = self.parts(conn);
-                proto.target_refused(&mut env);
-            }
-        }
-        let mut pieces = [Piece::NONE; PIECES];
-        // The last is for what follows.
-        let mut held = 0;
-        let mut n = 0;
-        for (to, one) in pieces.iter_mut().zip(holds.iter()).take(PIECES - 1) {
-            *to = piece(one);
-            held += one.len();
-            n += 1;
-        }
-        let room = self.proto.room(direct > 0);
-        let mut asked = held;
-        // If all of the payload has its place.
-        if held == direct
-            && let Some(last) = pieces.get_mut(n)
-        {
-            asked += room.len();
-            *last = Piece::of_mut(room);
-            n += 1;
-        }
-        let result = match &mut self.link {
-            Some(link) => link.recv(pieces.get(..n).unwrap_or_default()),
-            None => Err(ErrorKind::NotConnected.into()),
-        };
-        holds.clear();
-        self.holds = holds;
-        if let Ok(got) = result {
-            let placed = got.min(held);
-            self.proto.received(placed, got - placed);
-        }
-        (asked, result.map_err(|error| error.kind()))
     }
 
     /// Carries out an order; `None` if that is under way.
@@ -816,72 +799,18 @@ impl State {
         let Some(queues) = &self.queues else {
             return Some(Err(Nak::OperationError));
         };
-        let domain = &queues.domain;
-        let cell_at = |at: Remote, right| {
-            let hold = domain
-                .remote(at.rkey, at.addr, 8, right)
-                .map_err(|_| Nak::AccessError)?;
-            // A region may begin anywhere in memory while its addresses are aligned.
-            if hold.ptr().addr().is_multiple_of(8) {
-                Ok(hold)
-            } else {
-                Err(Nak::InvalidRequest)
-            }
+        let hold = match carry_out(&queues.domain, order) {
+            CarriedOut::Done(result) => return Some(result),
+            CarriedOut::Persist(hold) => hold,
         };
-        match order {
-            Order::Atomic { at, op } => Some(cell_at(at, Right::Atomic).map(|hold| {
-                let cell = cell(&hold);
-                match op {
-                    AtomicOp::FetchAdd(add) => cell.fetch_add(add, Ordering::SeqCst),
-                    AtomicOp::CompareSwap { compare, swap } => cell
-                        .compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst)
-                        .unwrap_or_else(|value| value),
-                }
-            })),
-            Order::AtomicWrite { at, value } => Some(cell_at(at, Right::Write).map(|hold| {
-                cell(&hold).store(u64::from_ne_bytes(value), Ordering::SeqCst);
-                0
-            })),
-            Order::Flush {
-                at,
-                len,
-                kind,
-                whole,
-            } => {
-                let held = |right| {
-                    let held = if whole {
-                        domain.remote_whole(at.rkey, right)
-                    } else {
-                        domain.remote(at.rkey, at.addr, len, right)
-                    };
-                    held.map_err(|_| Nak::AccessError)
-                };
-                let mut persistent = None;
-                if kind != FlushKind::Persistent
-                    && let Err(nak) = held(Right::FlushGlobal)
-                {
-                    return Some(Err(nak));
-                }
-                if kind != FlushKind::Global {
-                    match held(Right::FlushPersistent) {
-                        Ok(hold) => persistent = Some(hold),
-                        Err(nak) => return Some(Err(nak)),
-                    }
-                }
-                let at_once = persistent.as_ref().is_none_or(Hold::persists_at_once);
-                if at_once {
-                    return Some(persist(persistent));
-                }
-                self.flushes += 1;
-                self.flush = Some((self.flushes, persistent));
-                let job = conn.me.upgrade()?;
-                match flush::run(job) {
-                    Ok(()) => None,
-                    Err(_) => {
-                        self.flush = None;
-                        Some(Err(Nak::OperationError))
-                    }
-                }
+        self.flushes += 1;
+        self.flush = Some((self.flushes, Some(hold)));
+        let job = conn.me.upgrade()?;
+        match flush::run(job) {
+            Ok(()) => None,
+            Err(_) => {
+                self.flush = None;
+                Some(Err(Nak::OperationError))
             }
         }
     }
@@ -900,7 +829,10 @@ impl State {
             if !proto.transmit(now, &mut env) {
                 return;
             }
-            match self.send(conn) {
+            let Some(result) = self.mover(conn).map(|mut mover| mover.send()) else {
+                return;
+            };
+            match result {
                 Ok(n) => {
                     self.proto.sent(n);
                     turn = turn.saturating_sub(n);
@@ -922,61 +854,11 @@ impl State {
             }
         }
     }
-
-    /// Hands the gathered frames and the payload after them to the link.
-    fn send(&mut self, conn: &Conn) -> Result<usize, ErrorKind> {
-        static ZEROES: [u8; 16 * 1024] = [0; 16 * 1024];
-        let mut holds = mem::take(&mut self.holds);
-        if let Some((memory, len)) = self.proto.outgoing().bulk {
-            let held = match &self.queues {
-                Some(queues) => hold(&queues.domain, memory, len, false, &mut holds),
-                None => memory == Memory::Zeroes,
-            };
-            if !held {
-                let (proto, mut env) = self.parts(conn);
-                proto.bulk_refused(&mut env);
-            }
-        }
-        let outgoing = self.proto.outgoing();
-        let mut pieces = [Piece::NONE; PIECES];
-        let mut n = 0;
-        let mut add = |piece| {
-            if let Some(to) = pieces.get_mut(n) {
-                *to = piece;
-                n += 1;
-                return true;
-            }
-            false
-        };
-        if !outgoing.head.is_empty() {
-            add(Piece::of(outgoing.head));
-        }
-        let mut whole = true;
-        if let Some((memory, len)) = outgoing.bulk {
-            if memory == Memory::Zeroes {
-                let zeroes = ZEROES.get(..len).unwrap_or(&ZEROES);
-                whole = add(Piece::of(zeroes)) && zeroes.len() == len;
-            } else {
-                whole = holds.iter().all(|one| add(piece(one)));
-            }
-        }
-        // What follows the payload, if all of the payload is there.
-        if whole && !outgoing.tail.is_empty() {
-            add(Piece::of(outgoing.tail));
-        }
-        let result = match &mut self.link {
-            Some(link) => link.send(pieces.get(..n).unwrap_or_default()),
-            None => Err(ErrorKind::NotConnected.into()),
-        };
-        holds.clear();
-        self.holds = holds;
-        result.map_err(|error| error.kind())
-    }
 }
 
 /// What the protocol asks of the world.
 pub struct Env<'a> {
-    me: Weak<Conn>,
+    me: &'a Weak<Conn>,
     queues: Option<&'a Queues>,
     owner: &'a mut Option<Weak<dyn Owner>>,
     stranger: &'a mut Option<Arc<()>>,
@@ -1012,25 +894,27 @@ impl Host for Env<'_> {
     }
 
     fn read_local(&self, sges: &[Sge], offset: u64, len: usize, out: &mut Vec<u8>) -> bool {
-        self.read(Memory::Local(sges, offset), len, out)
+        read(self.domain(), Memory::Local(sges, offset), len, out)
     }
 
     fn read_remote(&self, at: Remote, len: usize, out: &mut Vec<u8>) -> bool {
-        self.read(Memory::Remote(at), len, out)
+        read(self.domain(), Memory::Remote(at), len, out)
     }
 
     fn write_local(&self, sges: &[Sge], offset: u64, data: &[u8]) -> bool {
-        self.write(Memory::Local(sges, offset), data)
+        write(self.domain(), Memory::Local(sges, offset), data)
     }
 
     fn write_remote(&self, at: Remote, data: &[u8]) -> bool {
-        self.write(Memory::Remote(at), data)
+        write(self.domain(), Memory::Remote(at), data)
     }
 
-    fn take_shared_receive(&mut self) -> Option<RecvWqe> {
-        let srq = self.queues?.srq.as_ref()?;
+    fn take_shared_receive(&mut self, to: &mut RecvWqe) -> bool {
+        let Some(srq) = self.queues.and_then(|queues| queues.srq.as_ref()) else {
+            return false;
+        };
         let user: Weak<dyn SrqUser> = self.me.clone();
-        srq.take_or_wait(&user)
+        srq.take_or_wait(to, &user)
     }
 
     fn complete(&mut self, completion: Completion) {
@@ -1081,32 +965,5 @@ impl Host for Env<'_> {
 
     fn watches_deadlines(&self) -> bool {
         reactor::watches_deadlines()
-    }
-}
-
-impl Env<'_> {
-    fn read(&self, memory: Memory<'_>, len: usize, out: &mut Vec<u8>) -> bool {
-        let Some(domain) = self.domain() else {
-            return false;
-        };
-        let before = out.len();
-        let whole = each(domain, memory, len, false, |hold| append(out, &hold));
-        if !whole {
-            out.truncate(before);
-        }
-        whole
-    }
-
-    fn write(&self, memory: Memory<'_>, data: &[u8]) -> bool {
-        let Some(domain) = self.domain() else {
-            return false;
-        };
-        let mut from = data;
-        each(domain, memory, data.len(), true, |hold| {
-            if let Some((part, rest)) = from.split_at_checked(hold.len()) {
-                place(part, &hold);
-                from = rest;
-            }
-        })
     }
 }

@@ -18,10 +18,16 @@ const WC_ATOMIC_WRITE: ibv_wc_opcode::Type = 9;
 /// A thread that has polled this often without result yields the processor: what it waits for may
 /// be another process that has none. It takes about 50 µs to get there ...
 const POLLS_BEFORE_YIELD: u32 = 128;
-/// ... and yields again after so many more, which is a tenth of its time where nobody else wants it.
-const POLLS_PER_YIELD: u32 = 8;
-/// Every so many times that only the expected connection is asked, all are.
-const ASKS_PER_LOOK: u32 = 8;
+/// ... and yields again after so many more, which is a tenth of its time where nobody else wants it. As
+/// often it looks at the deadlines, every 3 µs, and at all connections of the queue if it only asks
+/// the one that is expected.
+const POLLS_PER_TURN: u32 = 8;
+/// So many pauses follow a poll without result, about 0.2 µs: polling locks the socket, and what comes has
+/// to wait for that. 8 bytes arrive 3 % sooner than without.
+const PAUSES: u32 = 16;
+/// Where the queue has one connection, the others of the process are looked at after so many asks: a
+/// look takes as long as an ask, and the reactor's thread does it every millisecond anyway.
+const ASKS_PER_LOOK: u32 = 64;
 
 /// There is a completion in a queue that was armed.
 pub struct CqEvent(pub Arc<CompletionQueue>);
@@ -277,8 +283,15 @@ impl CompletionQueue {
             .empty_polls
             .fetch_add(1, Ordering::Relaxed)
             .wrapping_add(1);
+        // The kernel needs the socket to put there what comes.
+        for _ in 0..PAUSES {
+            std::hint::spin_loop();
+        }
+        if !n.is_multiple_of(POLLS_PER_TURN) {
+            return;
+        }
         reactor::poll_deadlines();
-        if n >= POLLS_BEFORE_YIELD && n.is_multiple_of(POLLS_PER_YIELD) {
+        if n >= POLLS_BEFORE_YIELD {
             rustix::thread::sched_yield();
         }
     }
@@ -296,10 +309,14 @@ impl CompletionQueue {
             .and_then(|i| users.list.get(i).cloned())
         {
             users.asks = users.asks.wrapping_add(1);
-            let look = users.asks.is_multiple_of(ASKS_PER_LOOK);
+            let alone = users.list.len() == 1;
+            let asks = if alone { ASKS_PER_LOOK } else { POLLS_PER_TURN };
+            let look = users.asks.is_multiple_of(asks);
             drop(users);
             let came = user.progress();
-            self.came(user.token(), came);
+            if !alone {
+                self.came(user.token(), came);
+            }
             if came || !look {
                 reactor::count_poll();
                 return came;

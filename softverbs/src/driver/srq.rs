@@ -69,21 +69,21 @@ impl SharedReceiveQueue {
     }
 
     /// Takes a receive, or else notes who is to be told when there is one.
-    pub fn take_or_wait(&self, user: &Weak<dyn SrqUser>) -> Option<RecvWqe> {
+    pub fn take_or_wait(&self, to: &mut RecvWqe, user: &Weak<dyn SrqUser>) -> bool {
         let mut ring = lock(&self.ring);
-        let Some(wqe) = ring.queue.pop() else {
+        if !ring.queue.pop(to) {
             if !ring.waiting.iter().any(|one| one.ptr_eq(user)) {
                 ring.waiting.push(user.clone());
             }
-            return None;
-        };
+            return false;
+        }
         if ring.queue.len() < ring.limit {
             ring.limit = 0;
             drop(ring);
             let handle = self.handle.load(Ordering::Acquire);
             self.async_events.report(AsyncEvent::SrqLimit(handle));
         }
-        Some(wqe)
+        true
     }
 
     pub fn capacity(&self) -> usize {

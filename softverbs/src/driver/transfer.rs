@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Holds the memory that `len` bytes are in, or go to, piece by piece, and calls `f` with each.
 /// Returns false if a piece may not be used.
-pub fn each(
+fn each(
     domain: &Domain,
     memory: Memory<'_>,
     len: usize,
@@ -53,7 +53,7 @@ pub fn piece(hold: &Hold) -> Piece<'_> {
 }
 
 /// Appends what is held.
-pub fn append(to: &mut Vec<u8>, hold: &Hold) {
+fn append(to: &mut Vec<u8>, hold: &Hold) {
     let len = to.len();
     to.reserve(hold.len());
     // SAFETY: the region is registered, and so mapped, while it is held; the room was made above. The
@@ -66,7 +66,7 @@ pub fn append(to: &mut Vec<u8>, hold: &Hold) {
 
 /// Writes bytes to what is held. Eight aligned bytes are written in one step, as a NIC does: programs
 /// wait for them to change.
-pub fn place(from: &[u8], hold: &Hold) {
+fn place(from: &[u8], hold: &Hold) {
     debug_assert_eq!(from.len(), hold.len());
     let to = hold.ptr();
     if let Ok(value) = <[u8; 8]>::try_from(from)
@@ -88,4 +88,31 @@ pub fn cell(hold: &Hold) -> &AtomicU64 {
     // SAFETY: callers have checked that they are eight aligned bytes. The region is registered, and
     // so mapped, while it is held.
     unsafe { AtomicU64::from_ptr(hold.ptr().cast()) }
+}
+
+/// Appends bytes of that memory; nothing if it may not be read.
+pub fn read(domain: Option<&Domain>, memory: Memory<'_>, len: usize, out: &mut Vec<u8>) -> bool {
+    let Some(domain) = domain else {
+        return false;
+    };
+    let before = out.len();
+    let whole = each(domain, memory, len, false, |hold| append(out, &hold));
+    if !whole {
+        out.truncate(before);
+    }
+    whole
+}
+
+/// Writes bytes to that memory, as far as it may be written to.
+pub fn write(domain: Option<&Domain>, memory: Memory<'_>, data: &[u8]) -> bool {
+    let Some(domain) = domain else {
+        return false;
+    };
+    let mut from = data;
+    each(domain, memory, data.len(), true, |hold| {
+        if let Some((part, rest)) = from.split_at_checked(hold.len()) {
+            place(part, &hold);
+            from = rest;
+        }
+    })
 }

@@ -6,6 +6,7 @@ pub mod device;
 pub mod memory;
 pub mod post;
 pub mod qp;
+mod qp_handle;
 mod returns;
 pub mod srq;
 pub mod strings;

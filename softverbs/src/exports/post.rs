@@ -1,6 +1,6 @@
 //! Requests, posted as lists.
 
-use super::qp::conn_of;
+use super::qp_handle::conn_of;
 use super::returns::set_errno;
 use super::srq::srq_of;
 use crate::driver::post::{RecvBatch, SendBatch};

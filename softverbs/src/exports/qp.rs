@@ -1,6 +1,7 @@
 //! Queue pairs.
 
 use super::cq::cq_of;
+use super::qp_handle::{QpAbi, QpHandle, QpParts, Staging, conn_of, staging_of};
 use super::returns::{errno, pointer};
 use super::srq::srq_of;
 use super::wr;
@@ -23,45 +24,6 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
-
-/// A queue pair as C sees it. Several threads use it at once, each its own members: there is no
-/// reference to all of it.
-#[repr(C)]
-struct QpHandle {
-    abi: wr::QpAbi,
-    parts: QpParts,
-    init: ibv_qp_init_attr,
-    _alive: Alive,
-}
-
-/// What several threads look at.
-struct QpParts {
-    /// The queue pair's end of its connections.
-    conn: Arc<Conn>,
-    /// What is being posted by the extended interface, if it was made for that.
-    staging: Option<wr::Staging>,
-}
-
-/// # Safety
-/// The queue pair is one of this library's, and is not destroyed as long as this is used.
-unsafe fn parts_of<'a>(qp: *mut ibv_qp) -> &'a QpParts {
-    // SAFETY: as the caller promises. The reference leaves out the structure that C sees.
-    unsafe { &(*qp.cast::<QpHandle>()).parts }
-}
-
-/// # Safety
-/// As of [`parts_of`].
-pub(super) unsafe fn conn_of<'a>(qp: *mut ibv_qp) -> &'a Arc<Conn> {
-    // SAFETY: as the caller promises.
-    unsafe { &parts_of(qp).conn }
-}
-
-/// # Safety
-/// As of [`parts_of`].
-pub(super) unsafe fn staging_of<'a>(qp: *mut ibv_qp) -> Option<&'a wr::Staging> {
-    // SAFETY: as the caller promises.
-    unsafe { parts_of(qp).staging.as_ref() }
-}
 
 fn from_c(state: ibv_qp_state::Type) -> Option<QpState> {
     use ibv_qp_state::*;
@@ -145,7 +107,7 @@ pub(super) unsafe fn create_qp(
     };
     let qp = Qp::new(num, &caps, every_access()).ok_or(libc::ENOMEM)?;
     let staging = match ops {
-        Some(_) => Some(wr::Staging::new(&caps).ok_or(libc::ENOMEM)?),
+        Some(_) => Some(Staging::new(&caps).ok_or(libc::ENOMEM)?),
         None => None,
     };
     // SAFETY: it consists of numbers and pointers; its lock is of this library only.
@@ -160,14 +122,16 @@ pub(super) unsafe fn create_qp(
     base.qp_type = attr.qp_type;
     base.state = ibv_qp_state::IBV_QPS_RESET;
     let conn = Conn::new();
+    let mut abi = QpAbi::new(base);
+    wr::fill(&mut abi, ops.unwrap_or(0));
     let handle = QpHandle {
-        abi: wr::QpAbi::new(base, ops.unwrap_or(0)),
+        abi,
         parts: QpParts {
             conn: conn.clone(),
             staging,
         },
         init: *attr,
-        _alive: Alive::new(Kind::Qp),
+        alive: Alive::new(Kind::Qp),
     };
     let handle: *mut ibv_qp = Box::into_raw(Box::new(handle)).cast();
     // SAFETY: the domain's context is open.

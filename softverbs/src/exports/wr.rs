@@ -1,209 +1,48 @@
 //! The extended interface to post requests: `ibv_wr_start` and what follows it.
 
 use super::post::{copy_inline, copy_sges};
-use super::qp::{conn_of, staging_of};
+use super::qp_handle::{QpAbi, Requests, conn_of, staging_of};
 use super::returns::errno;
-use crate::driver::conn::Conn;
-use crate::driver::post::SendBatch;
 use crate::proto::frames::{AtomicOp, FlushKind, Remote};
-use crate::proto::{Caps, Op, SendWqe, Sge, message_length};
-use crate::sync::lock;
+use crate::proto::{Op, Sge, message_length};
 use rdma_sys::*;
-use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
-use std::mem::MaybeUninit;
-use std::ops::Range;
-use std::slice;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::{ptr, slice};
 use verbs_ext::{
     FLUSH_GLOBAL, FLUSH_MR, FLUSH_PERSISTENT, QP_EX_TAIL, QP_EX_WITH_ATOMIC_WRITE,
     QP_EX_WITH_FLUSH, QpExTail,
 };
 
-/// `struct ibv_qp_ex`, as long as any header has it: members have been added at its end.
-#[repr(C)]
-pub struct QpAbi {
-    known: MaybeUninit<ibv_qp_ex>,
-    more: [usize; 8],
-}
-
-const _: () = assert!(QP_EX_TAIL + size_of::<QpExTail>() <= size_of::<QpAbi>());
-
-impl QpAbi {
-    pub fn new(base: ibv_qp, ops: u64) -> Self {
-        let mut abi = QpAbi {
-            known: MaybeUninit::zeroed(),
-            more: [0; 8],
-        };
-        let qp: *mut ibv_qp_ex = (&raw mut abi).cast();
-        let has = |op: u64| ops & op != 0;
-        // SAFETY: writes to members of the structure, which is long enough.
-        unsafe {
-            (&raw mut (*qp).qp_base).write(base);
-            (*qp).wr_atomic_cmp_swp = Some(atomic_cmp_swp);
-            (*qp).wr_atomic_fetch_add = Some(atomic_fetch_add);
-            (*qp).wr_bind_mw = Some(bind_mw);
-            (*qp).wr_local_inv = Some(local_inv);
-            (*qp).wr_rdma_read = Some(rdma_read);
-            (*qp).wr_rdma_write = Some(rdma_write);
-            (*qp).wr_rdma_write_imm = Some(rdma_write_imm);
-            (*qp).wr_send = Some(send);
-            (*qp).wr_send_imm = Some(send_imm);
-            (*qp).wr_send_inv = Some(send_inv);
-            (*qp).wr_send_tso = Some(send_tso);
-            (*qp).wr_set_ud_addr = Some(set_ud_addr);
-            (*qp).wr_set_xrc_srqn = Some(set_xrc_srqn);
-            (*qp).wr_set_inline_data = Some(set_inline_data);
-            (*qp).wr_set_inline_data_list = Some(set_inline_data_list);
-            (*qp).wr_set_sge = Some(set_sge);
-            (*qp).wr_set_sge_list = Some(set_sge_list);
-            qp.byte_add(QP_EX_TAIL).cast::<QpExTail>().write(QpExTail {
-                wr_start: start,
-                wr_complete: complete,
-                wr_abort: abort,
-                wr_atomic_write: has(QP_EX_WITH_ATOMIC_WRITE).then_some(atomic_write),
-                wr_flush: has(QP_EX_WITH_FLUSH).then_some(flush),
-            });
-        }
-        abi
-    }
-}
-
-/// A request that the program puts together.
-struct Staged {
-    wqe: SendWqe,
-    /// Where its pieces and its inline data are.
-    sges: Range<usize>,
-    inline: Range<usize>,
-}
-
-/// The requests between `ibv_wr_start` and `ibv_wr_complete`, with room for as many as the send queue
-/// has.
-struct Requests {
-    list: Vec<Staged>,
-    sges: Vec<Sge>,
-    inline: Vec<u8>,
-    max_wr: usize,
-    max_sge: usize,
-    max_inline: usize,
-    /// What is wrong with one of them.
-    error: Option<i32>,
-}
-
-/// Requests that one thread at a time puts together. The queue pair itself is not locked meanwhile: its
-/// connection goes on.
-pub struct Staging {
-    /// A thread is between start and complete. Others that start wait, as they do on a NIC.
-    busy: Mutex<bool>,
-    free: Condvar,
-    requests: UnsafeCell<Requests>,
-}
-
-// SAFETY: `requests` is used only by the thread that has made the staging busy.
-unsafe impl Sync for Staging {}
-// SAFETY: as above; requests consist of numbers.
-unsafe impl Send for Staging {}
-
-impl Staging {
-    /// `None` if there is no memory for it.
-    pub fn new(caps: &Caps) -> Option<Self> {
-        let mut requests = Requests {
-            list: vec![],
-            sges: vec![],
-            inline: vec![],
-            max_wr: caps.max_send_wr,
-            max_sge: caps.max_send_sge,
-            max_inline: caps.max_inline,
-            error: None,
-        };
-        let max_wr = caps.max_send_wr;
-        requests.list.try_reserve_exact(max_wr).ok()?;
-        let sges = max_wr.checked_mul(caps.max_send_sge)?;
-        requests.sges.try_reserve_exact(sges).ok()?;
-        let inline = max_wr.checked_mul(caps.max_inline)?;
-        requests.inline.try_reserve_exact(inline).ok()?;
-        Some(Staging {
-            busy: Mutex::new(false),
-            free: Condvar::new(),
-            requests: UnsafeCell::new(requests),
-        })
-    }
-
-    fn start(&self) {
-        let busy = self.free.wait_while(lock(&self.busy), |busy| *busy);
-        *busy.unwrap_or_else(PoisonError::into_inner) = true;
-    }
-
-    fn end(&self) {
-        *lock(&self.busy) = false;
-        self.free.notify_one();
-    }
-}
-
-impl Requests {
-    fn fail(&mut self, error: i32) {
-        self.error.get_or_insert(error);
-    }
-
-    fn clear(&mut self) {
-        self.list.clear();
-        self.sges.clear();
-        self.inline.clear();
-        self.error = None;
-    }
-
-    /// The request that was added last, unless something was wrong.
-    fn last(&mut self) -> Option<&mut Staged> {
-        self.list.last_mut().filter(|_| self.error.is_none())
-    }
-
-    fn add(&mut self, wr_id: u64, flags: u32, op: Op) {
-        if self.list.len() >= self.max_wr {
-            return self.fail(libc::ENOMEM);
-        }
-        let has = |flag: ibv_send_flags| flags & flag.0 != 0;
-        let len = if matches!(op, Op::AtomicWrite { .. }) {
-            8
-        } else {
-            0
-        };
-        self.list.push(Staged {
-            wqe: SendWqe {
-                wr_id,
-                op,
-                len,
-                inline: false,
-                sges: 0,
-                signaled: has(ibv_send_flags::IBV_SEND_SIGNALED),
-                fence: has(ibv_send_flags::IBV_SEND_FENCE),
-                solicited: has(ibv_send_flags::IBV_SEND_SOLICITED),
-            },
-            sges: 0..0,
-            inline: 0..0,
+/// Writes the functions of the extended interface.
+pub fn fill(abi: &mut QpAbi, ops: u64) {
+    let qp: *mut ibv_qp_ex = ptr::from_mut(abi).cast();
+    let has = |op: u64| ops & op != 0;
+    // SAFETY: writes to members of the structure, which is long enough.
+    unsafe {
+        (*qp).wr_atomic_cmp_swp = Some(atomic_cmp_swp);
+        (*qp).wr_atomic_fetch_add = Some(atomic_fetch_add);
+        (*qp).wr_bind_mw = Some(bind_mw);
+        (*qp).wr_local_inv = Some(local_inv);
+        (*qp).wr_rdma_read = Some(rdma_read);
+        (*qp).wr_rdma_write = Some(rdma_write);
+        (*qp).wr_rdma_write_imm = Some(rdma_write_imm);
+        (*qp).wr_send = Some(send);
+        (*qp).wr_send_imm = Some(send_imm);
+        (*qp).wr_send_inv = Some(send_inv);
+        (*qp).wr_send_tso = Some(send_tso);
+        (*qp).wr_set_ud_addr = Some(set_ud_addr);
+        (*qp).wr_set_xrc_srqn = Some(set_xrc_srqn);
+        (*qp).wr_set_inline_data = Some(set_inline_data);
+        (*qp).wr_set_inline_data_list = Some(set_inline_data_list);
+        (*qp).wr_set_sge = Some(set_sge);
+        (*qp).wr_set_sge_list = Some(set_sge_list);
+        qp.byte_add(QP_EX_TAIL).cast::<QpExTail>().write(QpExTail {
+            wr_start: start,
+            wr_complete: complete,
+            wr_abort: abort,
+            wr_atomic_write: has(QP_EX_WITH_ATOMIC_WRITE).then_some(atomic_write),
+            wr_flush: has(QP_EX_WITH_FLUSH).then_some(flush),
         });
-    }
-
-    /// Posts all, or nothing if something is wrong.
-    fn post(&self, conn: &Conn) -> Result<(), i32> {
-        if let Some(error) = self.error {
-            return Err(error);
-        }
-        let mut batch = SendBatch::new(conn)?;
-        if self.list.len() > batch.room() {
-            return Err(libc::ENOMEM);
-        }
-        for one in &self.list {
-            let sges = self.sges.get(one.sges.clone()).unwrap_or_default();
-            for (to, from) in batch.next_sges().iter_mut().zip(sges) {
-                *to = *from;
-            }
-            let inline = self.inline.get(one.inline.clone()).unwrap_or_default();
-            for (to, from) in batch.next_inline().iter_mut().zip(inline) {
-                *to = *from;
-            }
-            batch.push(one.wqe)?;
-        }
-        Ok(())
     }
 }
 

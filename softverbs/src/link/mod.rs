@@ -48,6 +48,10 @@ impl<'a> Piece<'a> {
         unsafe { Piece::new(room.as_mut_ptr(), room.len()) }
     }
 
+    pub fn start(&self) -> *mut u8 {
+        self.0.iov_base.cast()
+    }
+
     pub fn len(&self) -> usize {
         self.0.iov_len
     }

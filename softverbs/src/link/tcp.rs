@@ -127,6 +127,19 @@ impl Tcp {
         usize::try_from(n).map_err(|_| io::Error::last_os_error())
     }
 
+    /// As [`Tcp::transfer`], of one piece, which the kernel does with less to look at.
+    #[inline]
+    fn transfer_one(&self, call: libc::c_long, piece: &Piece<'_>, flags: i32) -> io::Result<usize> {
+        let none: *const libc::c_void = std::ptr::null();
+        // SAFETY: as there.
+        let n = unsafe {
+            let fd = self.0.as_fd().as_raw_fd();
+            let flags = flags | libc::MSG_DONTWAIT;
+            libc::syscall(call, fd, piece.start(), piece.len(), flags, none, none)
+        };
+        usize::try_from(n).map_err(|_| io::Error::last_os_error())
+    }
+
     /// Requests are to go at once, and a peer that is cut off is to be noticed.
     fn tune(&self) -> io::Result<()> {
         sockopt::set_tcp_nodelay(&self.0, true)?;
@@ -156,12 +169,19 @@ impl Link for Tcp {
 
     #[inline]
     fn send(&mut self, pieces: &[Piece<'_>]) -> io::Result<usize> {
-        self.transfer(libc::SYS_sendmsg, pieces, libc::MSG_NOSIGNAL)
+        let flags = libc::MSG_NOSIGNAL;
+        match pieces {
+            [piece] => self.transfer_one(libc::SYS_sendto, piece, flags),
+            pieces => self.transfer(libc::SYS_sendmsg, pieces, flags),
+        }
     }
 
     #[inline]
     fn recv(&mut self, pieces: &[Piece<'_>]) -> io::Result<usize> {
-        self.transfer(libc::SYS_recvmsg, pieces, 0)
+        match pieces {
+            [piece] => self.transfer_one(libc::SYS_recvfrom, piece, 0),
+            pieces => self.transfer(libc::SYS_recvmsg, pieces, 0),
+        }
     }
 
     fn opened(&mut self) -> io::Result<()> {

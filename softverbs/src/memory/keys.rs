@@ -8,7 +8,7 @@ use std::sync::{
 use rustix::io::Errno;
 use rustix::rand::GetRandomFlags;
 
-use super::Region;
+use super::region::Region;
 use crate::process::{AtFork, LockOrder, at_fork};
 use crate::sync::lock;
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use rustix::mm::MsyncFlags;
 
-use super::pages;
+use super::pages::pages;
 
 /// A part of the address space that is such memory.
 #[derive(Debug, PartialEq, Eq)]

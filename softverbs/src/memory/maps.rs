@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::mm::Advice;
 
 use super::lasting::{Lasting, Medium, WRITES_BACK};
-use super::page_size;
+use super::pages::page_size;
 
 /// One line of `/proc/self/maps`.
 #[derive(Debug, PartialEq, Eq)]

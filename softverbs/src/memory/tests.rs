@@ -1,10 +1,13 @@
-use super::lasting::Medium;
+use super::lasting::{Lasting, Medium};
+use super::pages::page_size;
 use super::*;
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 use std::collections::HashSet;
 use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 

@@ -2,14 +2,17 @@
 //!
 //! A message is acknowledged when it has been carried out. Where the two programs take turns, the
 //! answer of this one is about to be sent, and the acknowledgement costs nothing if it goes with
-//! it: both sides save a system call and a wakeup, of four each. So it waits for the answer, but not
-//! longer than [`ACK_DELAY`].
+//! it: both sides save a system call and a wakeup, of four each. So it waits for the answer: for
+//! twice as long as answers took of late, from [`SHORTEST_DELAY`] to [`LONGEST_DELAY`].
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// So long an acknowledgement waits for the program's answer at most. A program that polls answers
-/// in 2 µs, one that has to be woken in 20.
-pub const ACK_DELAY: Duration = Duration::from_micros(50);
+/// A program that polls answers in 2 µs, and one that has to be woken in 20. Each delay is looked at once:
+/// that costs less, the longer it is, as long as the answers come.
+pub const SHORTEST_DELAY: Duration = Duration::from_micros(200);
+/// The sender of a message that is not answered waits so long for its completion, once. It is as long
+/// as the thread of the reactor may take to look at a deadline.
+pub const LONGEST_DELAY: Duration = Duration::from_millis(1);
 /// After so many messages, each answered by the program before the next came, it is expected to
 /// answer once more. One that it does not answer in time makes it start again.
 const TURNS: u8 = 8;
@@ -18,17 +21,19 @@ const TURNS: u8 = 8;
 pub struct Ack {
     /// The last message that has been carried out and not been acknowledged.
     owed: Option<u32>,
-    /// How many messages in a row the program has answered.
+    /// How many messages in a row the program has answered in time.
     turns: u8,
-    /// A message has come since the program posted something.
-    unanswered: bool,
+    /// When a message came that the program has not answered.
+    unanswered: Option<Instant>,
+    /// How long the slowest of the last answers took.
+    slowest: Duration,
 }
 
 impl Ack {
     /// A message has been carried out.
-    pub fn owe(&mut self, seq: u32) {
+    pub fn owe(&mut self, seq: u32, now: Instant) {
         self.owed = Some(seq);
-        if std::mem::replace(&mut self.unanswered, true) {
+        if self.unanswered.replace(now).is_some() {
             self.turns = 0;
         }
     }
@@ -43,10 +48,18 @@ impl Ack {
     }
 
     /// The program has posted something.
-    pub fn answered(&mut self) {
-        if std::mem::take(&mut self.unanswered) {
-            self.turns = (self.turns + 1).min(TURNS);
-        }
+    pub fn answered(&mut self, now: Instant) {
+        let Some(since) = self.unanswered.take() else {
+            return;
+        };
+        let took = now.saturating_duration_since(since);
+        // What was slower before is forgotten in the course of some turns.
+        self.slowest = took.max(self.slowest - self.slowest / 8);
+        self.turns = if took <= LONGEST_DELAY / 2 {
+            (self.turns + 1).min(TURNS)
+        } else {
+            0
+        };
     }
 
     /// The program did not answer in time.
@@ -54,8 +67,10 @@ impl Ack {
         self.turns = 0;
     }
 
-    /// Whether the program is expected to answer at once.
-    pub fn expects_answer(&self) -> bool {
-        self.unanswered && self.turns == TURNS
+    /// Until when to wait for the answer to the last message, if the program is expected to answer
+    /// soon.
+    pub fn wait_until(&self) -> Option<Instant> {
+        let delay = (self.slowest * 2).clamp(SHORTEST_DELAY, LONGEST_DELAY);
+        (self.turns == TURNS).then_some(self.unanswered? + delay)
     }
 }

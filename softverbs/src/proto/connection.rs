@@ -1,7 +1,7 @@
 //! One end of a connection: connection management, the queue pair's two directions, and the bytes
 //! in between.
 
-use super::ack::{ACK_DELAY, Ack};
+use super::ack::Ack;
 use super::cm::{Cm, Phase, Step, WrongState};
 use super::frames::{self, Flags, Frame, Malformed, Nak, Params, Private, Remote, Stranger};
 use super::host::{Cause, Event, Host};
@@ -386,7 +386,7 @@ impl Connection {
 
     /// Requests were posted to the send queue.
     pub fn posted(&mut self, now: Instant, host: &mut impl Host) {
-        self.ack.answered();
+        self.ack.answered(now);
         let Some(qp) = &mut self.qp else {
             return;
         };
@@ -527,17 +527,14 @@ impl Connection {
 
     /// Whether an acknowledgement that would go alone waits for an answer of the program.
     fn waits(&mut self, now: Instant, host: &impl Host) -> bool {
-        if !self.ack.expects_answer() {
+        let Some(until) = self.ack.wait_until().filter(|until| *until > now) else {
+            return false;
+        };
+        if !host.watches_deadlines() {
             return false;
         }
-        if self.timers.is_set(Timer::Ack) {
-            return true;
-        }
-        let waits = host.watches_deadlines();
-        if waits {
-            self.timers.set(Timer::Ack, now + ACK_DELAY);
-        }
-        waits
+        self.timers.set(Timer::Ack, until);
+        true
     }
 
     /// Lets the other side know if the queue pair does nothing any more, after what it has to
@@ -680,7 +677,7 @@ impl Connection {
     }
 
     /// The memory of [`Connection::target`] may not be written to.
-    pub fn target_refused(&mut self, host: &mut impl Host) {
+    pub fn target_refused(&mut self, now: Instant, host: &mut impl Host) {
         let place = std::mem::replace(&mut self.place, Place::Request(Sink::Discard));
         let Some(qp) = &mut self.qp else {
             return;
@@ -689,7 +686,7 @@ impl Connection {
             Place::Request(Sink::Discard) => {}
             Place::Request(sink) => {
                 let verdict = qp.responder.refuse_payload(sink, host);
-                self.verdict(verdict, host);
+                self.verdict(verdict, now, host);
             }
             Place::Data(seq) => {
                 let outcome = qp.requester.fail(seq, Status::LocProt, host);
@@ -719,13 +716,13 @@ impl Connection {
             if let Some(left) = self.inbound.left() {
                 let n = self.inbound.bytes().len().min(left);
                 if n > 0 {
-                    self.place_buffered(n, host);
+                    self.place_buffered(n, now, host);
                 }
                 if n < left {
                     return Ok(());
                 }
                 self.inbound.end_frame();
-                self.frame_ended(host)?;
+                self.frame_ended(now, host)?;
             } else {
                 if self.is_held_up() {
                     return Ok(());
@@ -754,7 +751,7 @@ impl Connection {
         Ok(())
     }
 
-    fn place_buffered(&mut self, n: usize, host: &mut impl Host) {
+    fn place_buffered(&mut self, n: usize, now: Instant, host: &mut impl Host) {
         let place = self.live_place();
         let data = self.inbound.bytes().get(..n).unwrap_or_default();
         let written = match (place, &self.qp) {
@@ -772,7 +769,7 @@ impl Connection {
             _ => true,
         };
         if !written {
-            self.target_refused(host);
+            self.target_refused(now, host);
         }
         self.inbound.used(n);
         self.placed(n);
@@ -832,7 +829,7 @@ impl Connection {
                 };
                 let (verdict, sink) = qp.responder.send(&segment, host)?;
                 self.place = Place::Request(sink);
-                self.verdict(verdict, host);
+                self.verdict(verdict, now, host);
             }
             Frame::Write {
                 seq,
@@ -853,18 +850,20 @@ impl Connection {
                 };
                 let (verdict, sink) = qp.responder.write(&segment, at, left, host)?;
                 self.place = Place::Request(sink);
-                self.verdict(verdict, host);
+                self.verdict(verdict, now, host);
             }
             Frame::Read { seq, at, len } => {
                 let Some(qp) = self.responding() else {
                     return Ok(());
                 };
                 let verdict = qp.responder.read(seq, at, len, host)?;
-                self.verdict(verdict, host);
+                self.verdict(verdict, now, host);
             }
-            Frame::Atomic { seq, at, op } => self.ordered(seq, Order::Atomic { at, op }, host)?,
+            Frame::Atomic { seq, at, op } => {
+                self.ordered(seq, Order::Atomic { at, op }, now, host)?
+            }
             Frame::AtomicWrite { seq, at, value, .. } => {
-                self.ordered(seq, Order::AtomicWrite { at, value }, host)?;
+                self.ordered(seq, Order::AtomicWrite { at, value }, now, host)?;
             }
             Frame::Flush {
                 seq,
@@ -880,7 +879,7 @@ impl Connection {
                     kind,
                     whole,
                 };
-                self.ordered(seq, order, host)?;
+                self.ordered(seq, order, now, host)?;
             }
             Frame::Data { seq, flags } => {
                 self.segment.flags = flags;
@@ -941,10 +940,16 @@ impl Connection {
         self.qp.as_mut().filter(|qp| !qp.is_error())
     }
 
-    fn ordered(&mut self, seq: u32, order: Order, host: &mut impl Host) -> Result<(), Malformed> {
+    fn ordered(
+        &mut self,
+        seq: u32,
+        order: Order,
+        now: Instant,
+        host: &mut impl Host,
+    ) -> Result<(), Malformed> {
         if let Some(qp) = self.responding() {
             let verdict = qp.responder.order(seq, order, host)?;
-            self.verdict(verdict, host);
+            self.verdict(verdict, now, host);
         }
         Ok(())
     }
@@ -956,24 +961,24 @@ impl Connection {
     }
 
     /// The order has been carried out, with the value that an atomic found, or is refused.
-    pub fn done(&mut self, result: Result<u64, Nak>, host: &mut impl Host) {
+    pub fn done(&mut self, result: Result<u64, Nak>, now: Instant, host: &mut impl Host) {
         if let Some(qp) = &mut self.qp {
             if qp.is_error() {
                 qp.responder.drop_order();
                 return;
             }
             let verdict = qp.responder.done(result, host);
-            self.verdict(verdict, host);
+            self.verdict(verdict, now, host);
         }
     }
 
-    fn verdict(&mut self, verdict: Verdict, host: &mut impl Host) {
+    fn verdict(&mut self, verdict: Verdict, now: Instant, host: &mut impl Host) {
         let Some(qp) = &mut self.qp else {
             return;
         };
         match verdict {
             Verdict::Done => {}
-            Verdict::Acknowledge => self.ack.owe(qp.responder.last()),
+            Verdict::Acknowledge => self.ack.owe(qp.responder.last(), now),
             Verdict::NotReady => {
                 let seq = qp.responder.next_expected();
                 let timer = qp.responder.min_rnr_timer;
@@ -987,7 +992,7 @@ impl Connection {
     }
 
     /// All of a frame is there.
-    fn frame_ended(&mut self, host: &mut impl Host) -> Result<(), Malformed> {
+    fn frame_ended(&mut self, now: Instant, host: &mut impl Host) -> Result<(), Malformed> {
         let place = std::mem::replace(&mut self.place, Place::Request(Sink::Discard));
         let segment = self.segment;
         let Some(qp) = &mut self.qp else {
@@ -1000,7 +1005,7 @@ impl Connection {
             Place::Request(Sink::Discard) => {}
             Place::Request(_) => {
                 let verdict = qp.responder.segment_ended(&segment, host);
-                self.verdict(verdict, host);
+                self.verdict(verdict, now, host);
             }
             Place::Data(seq) if segment.flags.contains(Flags::LAST) => {
                 let outcome = qp.requester.read_ended(seq, host)?;

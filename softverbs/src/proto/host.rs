@@ -78,10 +78,10 @@ pub trait Host {
     /// Writes what the other side writes.
     fn write_remote(&self, at: Remote, data: &[u8]) -> bool;
 
-    /// Takes a request from the shared receive queue. If there is none,
+    /// Takes a request from the shared receive queue. If there is none this returns false, and
     /// [`Connection::receive_posted`](super::Connection::receive_posted) must be called once there
     /// is.
-    fn take_shared_receive(&mut self) -> Option<RecvWqe>;
+    fn take_shared_receive(&mut self, to: &mut RecvWqe) -> bool;
 
     /// Adds a completion to the send queue's or the receive queue's completion queue.
     fn complete(&mut self, completion: Completion);

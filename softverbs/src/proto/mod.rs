@@ -29,7 +29,6 @@ mod responder;
 mod timers;
 mod wqe;
 
-pub use ack::ACK_DELAY;
 pub use cm::{Cm, Phase, REJECTED_BY_CONSUMER, REJECTED_NO_SERVICE, WrongState};
 pub use connection::{Connection, LinkState, Memory, Outgoing};
 pub use host::{Cause, Event, Host, Right};

@@ -87,8 +87,9 @@ pub struct Responder {
     rq: RecvQueue,
     /// Receives come from a shared receive queue.
     srq: bool,
-    /// What the present message is received into.
-    receiving: Option<RecvWqe>,
+    /// What the present message is received into, if it is received into something.
+    wqe: RecvWqe,
+    receiving: bool,
     message: Option<Message>,
     /// The number of the message that comes next.
     expected: u32,
@@ -120,7 +121,8 @@ impl Responder {
         Some(Responder {
             rq: RecvQueue::new(max_wr, max_sge)?,
             srq,
-            receiving: None,
+            wqe: RecvWqe::default(),
+            receiving: false,
             message: None,
             expected: 0,
             dropping: false,
@@ -166,21 +168,26 @@ impl Responder {
 
     /// What the present message is received into.
     pub fn receiving(&self) -> Option<&RecvWqe> {
-        self.receiving.as_ref()
+        self.receiving.then_some(&self.wqe)
+    }
+
+    /// As [`Responder::receiving`]; nothing is received into it any more.
+    fn end_receive(&mut self) -> Option<u64> {
+        std::mem::take(&mut self.receiving).then_some(self.wqe.wr_id)
     }
 
     /// Takes a receive for a message.
     fn take_receive(&mut self, host: &mut impl Host) -> bool {
         self.receiving = if self.srq {
-            host.take_shared_receive()
+            host.take_shared_receive(&mut self.wqe)
         } else {
-            self.rq.pop()
+            self.rq.pop(&mut self.wqe)
         };
-        if self.receiving.is_none() {
+        if !self.receiving {
             self.dropping = true;
             self.owes_ready = true;
         }
-        self.receiving.is_some()
+        self.receiving
     }
 
     // ---- requests ----
@@ -224,13 +231,13 @@ impl Responder {
     fn refuse(&mut self, seq: u32, nak: Nak, host: &mut impl Host) -> Verdict {
         self.replies.push_back(Reply::Nak(seq, nak));
         self.message = None;
-        if let Some(wqe) = self.receiving.take() {
+        if let Some(wr_id) = self.end_receive() {
             let status = match nak {
                 Nak::InvalidRequest => Status::LocLen,
                 Nak::AccessError => Status::LocAccess,
                 Nak::OperationError => Status::LocProt,
             };
-            host.complete(recv_completion(wqe.wr_id, status));
+            host.complete(recv_completion(wr_id, status));
         }
         Verdict::Failed
     }
@@ -268,7 +275,11 @@ impl Responder {
         }
         match &mut self.message {
             Some(Message::Send { len }) if seq == self.expected => {
-                let room = self.receiving.as_ref().map_or(0, |wqe| bytes(wqe.sges()));
+                let room = if self.receiving {
+                    bytes(self.wqe.sges())
+                } else {
+                    0
+                };
                 let offset = *len;
                 *len += segment.payload as u64;
                 if *len > room.min(MAX_MESSAGE) {
@@ -349,13 +360,13 @@ impl Responder {
             None => return Verdict::Done,
         };
         self.next();
-        if let Some(wqe) = self.receiving.take() {
+        if let Some(wr_id) = self.end_receive() {
             host.complete(Completion {
                 byte_len: len,
                 opcode,
                 imm: segment.flags.contains(Flags::IMM).then_some(segment.imm),
                 solicited: segment.flags.contains(Flags::SOLICITED),
-                ..recv_completion(wqe.wr_id, Status::Success)
+                ..recv_completion(wr_id, Status::Success)
             });
         }
         Verdict::Acknowledge
@@ -546,15 +557,18 @@ impl Responder {
 
     /// Completes all receives as flushed.
     pub fn flush(&mut self, host: &mut impl Host) {
-        while let Some(wqe) = self.receiving.take().or_else(|| self.rq.pop()) {
-            host.complete(recv_completion(wqe.wr_id, Status::WrFlush));
+        if let Some(wr_id) = self.end_receive() {
+            host.complete(recv_completion(wr_id, Status::WrFlush));
+        }
+        while self.rq.pop(&mut self.wqe) {
+            host.complete(recv_completion(self.wqe.wr_id, Status::WrFlush));
         }
     }
 
     /// Forgets all that was posted.
     pub fn reset(&mut self) {
         self.rq.clear();
-        self.receiving = None;
+        self.receiving = false;
     }
 }
 

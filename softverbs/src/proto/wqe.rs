@@ -162,7 +162,7 @@ pub struct Completion {
 }
 
 /// A receive request with the pieces of memory that it receives into.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct RecvWqe {
     pub wr_id: u64,
     n: u8,
@@ -227,18 +227,27 @@ impl RecvQueue {
         Some(())
     }
 
-    pub fn pop(&mut self) -> Option<RecvWqe> {
+    /// Takes the first request out of the queue; returns false if there is none.
+    pub fn pop(&mut self, to: &mut RecvWqe) -> bool {
+        self.take(to).is_some()
+    }
+
+    fn take(&mut self, to: &mut RecvWqe) -> Option<()> {
         if self.len == 0 {
             return None;
         }
         let i = self.first;
         let (wr_id, n) = *self.entries.get(i)?;
-        let mut sges = [Sge::default(); MAX_SGE];
         let posted = self.sges.get(i * self.max_sge..)?.get(..n.into())?;
-        sges.get_mut(..n.into())?.copy_from_slice(posted);
-        self.first = (i + 1) % self.entries.len();
+        to.sges.get_mut(..n.into())?.copy_from_slice(posted);
+        (to.wr_id, to.n) = (wr_id, n);
+        self.first = if i + 1 == self.entries.len() {
+            0
+        } else {
+            i + 1
+        };
         self.len -= 1;
-        Some(RecvWqe { wr_id, n, sges })
+        Some(())
     }
 
     pub fn clear(&mut self) {
@@ -251,7 +260,8 @@ impl RecvQueue {
             return Err(Resize::TooSmall);
         }
         let mut new = Self::new(max_wr, self.max_sge).ok_or(Resize::NoMemory)?;
-        while let Some(wqe) = self.pop() {
+        let mut wqe = RecvWqe::default();
+        while self.pop(&mut wqe) {
             let _ = new.push(wqe.wr_id, wqe.sges().len(), |to| {
                 to.copy_from_slice(wqe.sges());
             });

@@ -3,7 +3,7 @@
 
 use super::id::Id;
 use crate::driver::cm::WithQp;
-use crate::exports::qp::conn_of;
+use crate::exports::qp_handle::conn_of;
 use crate::objects::qp::Qps;
 
 /// The queue pair that the id has now, or else the one of that number; none if that is 0.
