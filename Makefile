@@ -13,6 +13,8 @@
 #   make bench         measure what an operation costs and how fast softverbs is, and write
 #                      docs/cost.md and docs/speed.md
 #   make mutants       put faults into the library and show that the tests find them
+#   make mutants-proto the same by cargo-mutants, into the protocol and the memory of softverbs;
+#                      ARGUMENTS='--shard 0/8' or ARGUMENTS='-F decode' tries some of them
 #   make proof         show what softverbs can do and write docs/proof.md
 #   make debian13      build and test on Debian 13, in a root of its own
 #   make clean
@@ -30,7 +32,7 @@ BUILT   := $(CARGO_TARGET_DIR)/release
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml | head -n 1)
 CMAKE   := $(LIBDIR)/cmake/librpma
 
-.PHONY: build test demo install uninstall deb rpm header man copyright bench mutants proof debian13 clean
+.PHONY: build test demo install uninstall deb rpm header man copyright bench mutants mutants-proto proof debian13 clean
 .DELETE_ON_ERROR:
 
 build:
@@ -73,6 +75,12 @@ bench:
 mutants:
 	scripts/install-deps build check
 	scripts/mutants
+
+MUTANTS_VERSION := 27.1.0
+mutants-proto:
+	scripts/install-deps build
+	cargo mutants --version || cargo install cargo-mutants --locked --version $(MUTANTS_VERSION)
+	cargo mutants --package softverbs --output "$(CARGO_TARGET_DIR)" --no-shuffle $(ARGUMENTS)
 
 proof:
 	scripts/proof

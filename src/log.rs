@@ -7,7 +7,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt::{self, Write};
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 
 /// How grave a message is; a lower number is graver.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -51,13 +51,16 @@ pub fn threshold(aux: bool) -> &'static AtomicI32 {
 
 pub fn set_function(function: Option<Function>) {
     let function = function.map_or(ptr::null_mut(), |f| f as *mut c_void);
-    FUNCTION.store(function, Relaxed);
-    OPEN.store(true, Relaxed);
+    // Another thread that calls the function sees what the program wrote before it was set, and one
+    // that finds the log open finds the function.
+    FUNCTION.store(function, Ordering::Release);
+    OPEN.store(true, Ordering::Release);
 }
 
 #[inline(always)]
 pub fn enabled(level: Level) -> bool {
-    level as i32 <= THRESHOLD.load(Relaxed)
+    // Relaxed: a threshold is a number that guards nothing, and every silent line asks for it.
+    level as i32 <= THRESHOLD.load(Ordering::Relaxed)
 }
 
 /// What a message says of itself.
@@ -115,7 +118,7 @@ pub fn emit(origin: Origin, message: fmt::Arguments) {
 #[cold]
 #[inline(never)]
 pub fn emit_strings(origin: Origin, format: &CStr, strings: [&CStr; 2]) {
-    if !OPEN.load(Relaxed) {
+    if !OPEN.load(Ordering::Acquire) {
         return;
     }
     let Origin {
@@ -131,7 +134,7 @@ pub fn emit_strings(origin: Origin, format: &CStr, strings: [&CStr; 2]) {
     let _ = name.write_str(function);
 
     let (format, [first, second]) = (format.as_ptr(), strings.map(CStr::as_ptr));
-    let custom = FUNCTION.load(Relaxed);
+    let custom = FUNCTION.load(Ordering::Acquire);
     if custom.is_null() {
         let mut text = [0u8; MESSAGE_MAX + 1];
         // SAFETY: it is told the size of the buffer, and leaves a NUL within it; the strings
@@ -181,7 +184,8 @@ fn emit_default(level: Level, file: &CStr, line: u32, function: &CStr, message: 
     unsafe {
         let file = file.as_ptr().add(base);
         let (name, function, message) = (name.as_ptr(), function.as_ptr(), message.as_ptr());
-        if level as i32 <= THRESHOLD_AUX.load(Relaxed) {
+        // Relaxed: as in `enabled`.
+        if level as i32 <= THRESHOLD_AUX.load(Ordering::Relaxed) {
             let (clock, micros) = now();
             libc::fprintf(
                 stderr,
@@ -258,7 +262,7 @@ impl<const N: usize> Write for Text<N> {
 
 /// syslog is opened when the library is loaded and closed when it is unloaded.
 mod load {
-    use super::{OPEN, Relaxed};
+    use super::{OPEN, Ordering};
 
     #[used]
     #[unsafe(link_section = ".init_array")]
@@ -273,7 +277,7 @@ mod load {
     }
 
     extern "C" fn close() {
-        OPEN.store(false, Relaxed);
+        OPEN.store(false, Ordering::Release);
         // SAFETY: closelog takes no argument and may be called at any time.
         unsafe { libc::closelog() }
     }

@@ -60,7 +60,14 @@ const PACKAGES: [Package; 3] = [
             ("proto, link, reactor", &["proto/", "link/", "reactor.rs"]),
             (
                 "ground floor",
-                &["errno.rs", "limits.rs", "process.rs", "settings.rs", "sync.rs", "valgrind.rs"],
+                &[
+                    "errno.rs",
+                    "limits.rs",
+                    "process.rs",
+                    "settings.rs",
+                    "sync.rs",
+                    "valgrind.rs",
+                ],
             ),
         ],
     },

@@ -16,7 +16,7 @@ use support::{cc, release, root, run, scratch, softverbs, vm};
 
 const PAGE: &str = "docs/troubleshooting.md";
 
-const OVER_SOFTVERBS: [&str; 25] = [
+const OVER_SOFTVERBS: [&str; 27] = [
     "wildcard",
     "other-host",
     "no-host",

@@ -102,7 +102,8 @@ impl Told {
         if !Settings::get().warn {
             return;
         }
-        // Nothing else depends on the order: each process takes its turn or finds it taken.
+        // Relaxed: one of the threads that come here at once finds the turn free, and nothing else
+        // depends on it.
         let process = std::process::id();
         if self.0.swap(process, Ordering::Relaxed) != process {
             say(&format!("softverbs: {what}\n"));

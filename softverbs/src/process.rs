@@ -18,7 +18,8 @@ static DESCRIPTORS: Mutex<BTreeSet<RawFd>> = Mutex::new(BTreeSet::new());
 
 /// A number that no ancestor of this process has.
 pub fn generation() -> u32 {
-    // A child has one thread, which has written it itself.
+    // Relaxed: it changes only in a new child, which has one thread then. Later threads are started
+    // by that one.
     GENERATION.load(Ordering::Relaxed)
 }
 
@@ -137,6 +138,7 @@ extern "C" fn in_child() {
             // SAFETY: the descriptors are the child's copies, which nothing else uses.
             unsafe { libc::close(fd) };
         }
+        // Relaxed: as in `generation`.
         GENERATION.fetch_add(1, Ordering::Relaxed);
         for module in held.modules.iter() {
             (module.in_child)();

@@ -101,7 +101,7 @@ thread_local! {
 /// A number for a source.
 pub fn new_token() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(WAKE + 1);
-    // Only that no two are the same matters.
+    // Relaxed: only that no two are the same matters.
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
@@ -225,7 +225,7 @@ pub fn count_poll() {
 pub fn poll_once() -> Option<u64> {
     let reactor = running()?;
     reactor.count_poll();
-    // The thread compares two counts, each of which may be a moment old.
+    // Relaxed: the thread compares two counts, each of which may be a moment old.
     reactor.looks.fetch_add(1, Ordering::Relaxed);
     reactor.wait(Some(Duration::ZERO))
 }
@@ -243,6 +243,8 @@ pub fn poll_deadlines() {
 /// The program will wait for an event: the thread must be there for all descriptors.
 pub fn stop_polling() {
     if let Some(reactor) = running() {
+        // Relaxed: a poll of another thread may write the old count again. Then the thread backs off for
+        // one look.
         reactor.polls.store(0, Ordering::Relaxed);
         if reactor.backed_off.swap(false, Ordering::SeqCst) {
             reactor.wake();
@@ -285,16 +287,17 @@ impl Reactor {
             let timeout = self.fall_asleep();
             let ready = self.wait(timeout);
             lock(&self.deadlines).asleep = None;
-            // A count that is a moment old does as well.
+            // Relaxed: a count that is a moment old does as well.
             if ready.is_some() && self.polls.load(Ordering::Relaxed) >= POLLS {
                 self.back_off();
+                // Relaxed: as in `stop_polling`.
                 self.polls.store(0, Ordering::Relaxed);
             }
         }
     }
 
     fn count_poll(&self) {
-        // Threads that poll at once may miscount. It saturates, so that it does not begin anew.
+        // Relaxed: threads that poll at once may miscount. It saturates, so that it does not begin anew.
         let polls = self.polls.load(Ordering::Relaxed);
         self.polls.store(polls.saturating_add(1), Ordering::Relaxed);
     }
@@ -302,7 +305,7 @@ impl Reactor {
     /// Leaves the set to the program as long as that polls.
     fn back_off(&self) {
         self.backed_off.store(true, Ordering::SeqCst);
-        // Counts that are a moment old do as well.
+        // Relaxed: counts that are a moment old do as well.
         let polls = || self.polls.load(Ordering::Relaxed);
         let looks = || self.looks.load(Ordering::Relaxed);
         let mut before = (polls(), looks());

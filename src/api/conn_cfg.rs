@@ -5,7 +5,6 @@ use super::{call, delete, export, get, get_size, give, out, set_size};
 use crate::core::{ConnCfg, Error};
 use std::ffi::c_int;
 use std::ptr;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// How a connection is made.
 pub type rpma_conn_cfg = crate::core::ConnCfg;
@@ -91,7 +90,7 @@ pub unsafe extern "C" fn rpma_conn_cfg_set_timeout(
         if timeout_ms < 0 {
             return Err(Error::INVAL);
         }
-        cfg.timeout_ms.store(timeout_ms, Relaxed);
+        cfg.timeout_ms.set(timeout_ms);
         Ok(())
     })
 }
@@ -111,7 +110,7 @@ pub unsafe extern "C" fn rpma_conn_cfg_get_timeout(
     call(|| {
         // SAFETY: NULL or a configuration; NULL or valid to write to.
         let (cfg, timeout_ms) = unsafe { (get(cfg)?, out(timeout_ms)?) };
-        timeout_ms.write(cfg.timeout_ms.load(Relaxed));
+        timeout_ms.write(cfg.timeout_ms.get());
         Ok(())
     })
 }
@@ -285,7 +284,7 @@ pub unsafe extern "C" fn rpma_conn_cfg_set_compl_channel(
 ) -> c_int {
     call(|| {
         // SAFETY: NULL or a configuration.
-        unsafe { get(cfg) }?.shared_channel.store(shared, Relaxed);
+        unsafe { get(cfg) }?.shared_channel.set(shared);
         Ok(())
     })
 }
@@ -303,7 +302,7 @@ pub unsafe extern "C" fn rpma_conn_cfg_get_compl_channel(
     call(|| {
         // SAFETY: NULL or a configuration; NULL or valid to write to.
         let (cfg, shared) = unsafe { (get(cfg)?, out(shared)?) };
-        shared.write(cfg.shared_channel.load(Relaxed));
+        shared.write(cfg.shared_channel.get());
         Ok(())
     })
 }

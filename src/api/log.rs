@@ -5,7 +5,7 @@ use crate::core::Error;
 use crate::log;
 use std::ffi::{c_char, c_int};
 use std::marker::PhantomData;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering;
 
 /// How grave a message is. A threshold lets pass what is as grave or graver.
 #[repr(C)]
@@ -80,7 +80,8 @@ pub unsafe extern "C" fn rpma_log_set_threshold(
         if !log::LEVELS.contains(&level.0) {
             return Err(Error::INVAL);
         }
-        log::threshold(aux).store(level.0, Relaxed);
+        // Relaxed: a threshold is a number that guards nothing.
+        log::threshold(aux).store(level.0, Ordering::Relaxed);
         Ok(())
     })
 }
@@ -99,7 +100,9 @@ pub unsafe extern "C" fn rpma_log_get_threshold(
         let aux = is_aux(threshold)?;
         // SAFETY: NULL or valid to write to.
         let level = unsafe { out(level) }?;
-        level.write(CEnum(log::threshold(aux).load(Relaxed), PhantomData));
+        // Relaxed: as in `rpma_log_set_threshold`.
+        let now = log::threshold(aux).load(Ordering::Relaxed);
+        level.write(CEnum(now, PhantomData));
         Ok(())
     })
 }

@@ -26,12 +26,11 @@ pub mod srq;
 pub mod srq_cfg;
 pub mod utils;
 
-use crate::core::{Error, Result, room};
+use crate::core::{Error, Result, Setting, room};
 use std::ffi::{CStr, c_char, c_int};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Gives C functions their names in the library.
 ///
@@ -135,10 +134,10 @@ unsafe fn delete<T>(handle: *mut *mut T, delete: impl FnOnce(T) -> Result<()>) -
 ///
 /// # Safety
 /// `cfg` is NULL or a configuration.
-unsafe fn set_size<T>(cfg: *mut T, member: impl FnOnce(&T) -> &AtomicU32, size: u32) -> c_int {
+unsafe fn set_size<T>(cfg: *mut T, member: impl FnOnce(&T) -> &Setting<u32>, size: u32) -> c_int {
     call(|| {
         // SAFETY: passed on to the caller.
-        member(unsafe { get(cfg) }?).store(size, Relaxed);
+        member(unsafe { get(cfg) }?).set(size);
         Ok(())
     })
 }
@@ -149,13 +148,13 @@ unsafe fn set_size<T>(cfg: *mut T, member: impl FnOnce(&T) -> &AtomicU32, size: 
 /// `cfg` is NULL or a configuration, `size` NULL or valid to write to.
 unsafe fn get_size<T>(
     cfg: *const T,
-    member: impl FnOnce(&T) -> &AtomicU32,
+    member: impl FnOnce(&T) -> &Setting<u32>,
     size: *mut u32,
 ) -> c_int {
     call(|| {
         // SAFETY: passed on to the caller.
         let (cfg, size) = unsafe { (get(cfg)?, out(size)?) };
-        size.write(member(cfg).load(Relaxed));
+        size.write(member(cfg).get());
         Ok(())
     })
 }

@@ -2,13 +2,13 @@ use super::error::{Steps, failed, room};
 use super::events::{ack_failed, create_event_channel, next_event};
 use super::flush::{Flush, RAW_LEN};
 use super::link::Link;
+use super::setting::Setting;
 use super::{Cq, Error, LocalRange, Peer, PeerCfg, PrivateData, RemoteRange, Result, Usage};
 use crate::verbs::{
     CmId, Errno, EventChannel, EventKind, FlushKind, NativeAtomicWrite, NativeFlush, RecvWr,
     Remote, SendFlags, SendOp, SendWr, Sge,
 };
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// What became of a connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -66,7 +66,7 @@ pub struct Conn {
     link: Link,
     events: EventChannel,
     /// Whether the other side's memory keeps what a device writes into it.
-    direct_write_to_pmem: AtomicBool,
+    direct_write_to_pmem: Setting<bool>,
 }
 
 impl Conn {
@@ -96,7 +96,7 @@ impl Conn {
                     atomic_write,
                     link,
                     events,
-                    direct_write_to_pmem: AtomicBool::new(false),
+                    direct_write_to_pmem: Setting::new(false),
                 };
                 Ok(Box::write(room, conn))
             }
@@ -178,7 +178,7 @@ impl Conn {
 
     pub fn apply_remote_peer_cfg(&self, cfg: &PeerCfg) {
         let supported = cfg.direct_write_to_pmem();
-        self.direct_write_to_pmem.store(supported, Relaxed);
+        self.direct_write_to_pmem.set(supported);
     }
 
     pub fn qp_num(&self) -> u32 {
@@ -337,7 +337,7 @@ impl Conn {
             FlushType::Persistent => (Usage::FLUSH_TYPE_PERSISTENT, FlushKind::Persistent),
             FlushType::Visibility => (Usage::FLUSH_TYPE_VISIBILITY, FlushKind::Global),
         };
-        let told = flush_type == FlushType::Visibility || self.direct_write_to_pmem.load(Relaxed);
+        let told = flush_type == FlushType::Visibility || self.direct_write_to_pmem.get();
         if !told || !usage.contains(needed) {
             return Err(flush_refused(told, flush_type));
         }

@@ -5,7 +5,6 @@ use super::{Conn, ConnCfg, LocalRange, Peer, Result};
 use crate::verbs::{CmId, RecvWr, Resolve};
 use std::ffi::CStr;
 use std::ptr::NonNull;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// A connection that one side has asked for and that is not made yet.
 pub struct ConnReq {
@@ -24,7 +23,7 @@ impl ConnReq {
         port: &CStr,
         cfg: &ConnCfg,
     ) -> Result<Box<Self>> {
-        let timeout_ms = cfg.timeout_ms.load(Relaxed);
+        let timeout_ms = cfg.timeout_ms.get();
         let info = lookup(addr, Some(port), Resolve::Active)?;
         let id = CmId::create(None).map_err(failed!("rdma_create_id"))?;
         resolve_addr(&id, &info, addr, timeout_ms)?;

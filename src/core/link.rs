@@ -6,7 +6,6 @@ use super::error::{Steps, failed};
 use super::{ConnCfg, Cq, Error, Peer, PrivateData, Result};
 use crate::verbs::{CmId, CompChannel, Qp, QpAttr, Unanswered};
 use std::fmt;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// One range in a request; data of at most this many bytes may be inline.
@@ -70,7 +69,7 @@ impl Equipment {
         // SAFETY: NULL, or a queue that outlives the configuration.
         let srq = unsafe { cfg.srq().as_ref() };
         let srq_cq = srq.and_then(|srq| srq.rcq());
-        let share = cfg.shared_channel.load(Relaxed);
+        let share = cfg.shared_channel.get();
         if share && srq_cq.is_some() {
             log!(
                 Error,
@@ -86,8 +85,8 @@ impl Equipment {
             true => Some(create_channel(context)?),
             false => None,
         };
-        let cq = Cq::new(peer, context, cfg.cq_size.load(Relaxed), channel.as_ref())?;
-        let rcq = match cfg.rcq_size.load(Relaxed) {
+        let cq = Cq::new(peer, context, cfg.cq_size.get(), channel.as_ref())?;
+        let rcq = match cfg.rcq_size.get() {
             0 => None,
             _ if srq_cq.is_some() => None,
             size => Some(Cq::new(peer, context, size, channel.as_ref())?),
@@ -97,8 +96,8 @@ impl Equipment {
             send_cq: cq.verbs(),
             recv_cq: srq_cq.or(rcq.as_ref()).unwrap_or(&cq).verbs(),
             srq: srq.map(|srq| srq.verbs()),
-            max_send_wr: cfg.sq_size.load(Relaxed),
-            max_recv_wr: cfg.rq_size.load(Relaxed),
+            max_send_wr: cfg.sq_size.get(),
+            max_recv_wr: cfg.rq_size.get(),
             max_sge: MAX_SGE,
             max_inline_data: MAX_INLINE_DATA,
             ops: peer.native(),

@@ -19,6 +19,7 @@ mod peer;
 mod peer_cfg;
 mod private_data;
 mod remedy;
+mod setting;
 mod srq;
 
 pub use conn::{Completion, Conn, Event, FlushType};
@@ -32,4 +33,5 @@ pub use mr::{LocalRange, MrLocal, MrRemote, RemoteRange, Usage};
 pub use peer::Peer;
 pub use peer_cfg::PeerCfg;
 pub use private_data::PrivateData;
+pub use setting::Setting;
 pub use srq::{Srq, SrqCfg};

@@ -1,28 +1,28 @@
 use super::error::room;
+use super::setting::Setting;
 use super::{Error, Result};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// What one side tells the other about itself.
 pub struct PeerCfg {
-    direct_write_to_pmem: AtomicBool,
+    direct_write_to_pmem: Setting<bool>,
 }
 
 impl PeerCfg {
     pub const DESCRIPTOR_SIZE: usize = 1;
 
     pub fn new(direct_write_to_pmem: bool) -> Self {
-        let direct_write_to_pmem = AtomicBool::new(direct_write_to_pmem);
+        let direct_write_to_pmem = Setting::new(direct_write_to_pmem);
         PeerCfg {
             direct_write_to_pmem,
         }
     }
 
     pub fn set_direct_write_to_pmem(&self, supported: bool) {
-        self.direct_write_to_pmem.store(supported, Relaxed);
+        self.direct_write_to_pmem.set(supported);
     }
 
     pub fn direct_write_to_pmem(&self) -> bool {
-        self.direct_write_to_pmem.load(Relaxed)
+        self.direct_write_to_pmem.get()
     }
 
     pub fn descriptor(&self) -> [u8; Self::DESCRIPTOR_SIZE] {

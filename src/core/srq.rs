@@ -1,19 +1,19 @@
 use super::error::{Steps, failed};
+use super::setting::Setting;
 use super::{Cq, Error, LocalRange, Peer, Result};
 use crate::verbs::{self, Errno, RecvWr};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// How a shared receive queue is made.
 pub struct SrqCfg {
-    pub rq_size: AtomicU32,
-    pub rcq_size: AtomicU32,
+    pub rq_size: Setting<u32>,
+    pub rcq_size: Setting<u32>,
 }
 
 impl Default for SrqCfg {
     fn default() -> Self {
         SrqCfg {
-            rq_size: AtomicU32::new(20),
-            rcq_size: AtomicU32::new(20),
+            rq_size: Setting::new(20),
+            rcq_size: Setting::new(20),
         }
     }
 }
@@ -26,13 +26,13 @@ pub struct Srq {
 
 impl Srq {
     pub fn new(peer: &Peer, cfg: &SrqCfg) -> Result<Self> {
-        let rq_size = cfg.rq_size.load(Relaxed);
+        let rq_size = cfg.rq_size.get();
         let max_srq_wr = peer.limits().max_srq_wr;
         let srq = verbs::Srq::create(peer.pd(), rq_size).map_err(failed!(
             "ibv_create_srq",
             "max_wr={rq_size}; max_srq_wr of the device is {max_srq_wr}"
         ))?;
-        let rcq = match cfg.rcq_size.load(Relaxed) {
+        let rcq = match cfg.rcq_size.get() {
             0 => None,
             size => Some(Cq::new(peer, peer.context(), size, None)?),
         };

@@ -197,6 +197,7 @@ mod tests {
             let (events, acknowledged) = (events.clone(), acknowledged.clone());
             move || {
                 events.forget(qp(1).object());
+                // Relaxed: the lock of the events orders this and the store.
                 send.send(acknowledged.load(Ordering::Relaxed)).unwrap();
             }
         });
@@ -204,6 +205,7 @@ mod tests {
         while events.pending()[&1] == 2 {
             thread::yield_now();
         }
+        // Relaxed: as above.
         acknowledged.store(true, Ordering::Relaxed);
         events.settle(qp(1).object(), 1);
         let waited = forgotten.recv_timeout(Duration::from_secs(10));

@@ -272,11 +272,13 @@ impl CompletionQueue {
 
     /// After some polls without result, others get the processor now and then.
     fn note_poll(&self, came: bool) {
-        // Threads that poll one queue count together, and may miscount.
         if came {
+            // Relaxed: it decides only when to yield. Threads that poll one queue count together,
+            // and may miscount.
             self.empty_polls.store(0, Ordering::Relaxed);
             return;
         }
+        // Relaxed: as above.
         let n = self
             .empty_polls
             .fetch_add(1, Ordering::Relaxed)

@@ -99,6 +99,7 @@ impl Drop for Map {
 /// Where the kernel puts nothing that doesn't ask for it.
 fn far_away() -> *mut libc::c_void {
     static NEXT: AtomicUsize = AtomicUsize::new(0x1000_0000_0000);
+    // Relaxed: only that no two are the same matters.
     NEXT.fetch_add(1 << 30, Ordering::Relaxed) as *mut _
 }
 
@@ -112,6 +113,7 @@ impl TempFile {
 
     fn named(dir: &Path, name: &str, pages: usize) -> TempFile {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
+        // Relaxed: only that no two are the same matters.
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = dir.join(format!("softverbs-{}-{count}-{name}", std::process::id()));
         let mut open = File::options();

@@ -21,6 +21,7 @@ pub struct Alive(Kind);
 
 impl Alive {
     pub fn new(kind: Kind) -> Self {
+        // Relaxed: a count, from which nobody concludes anything about the objects.
         COUNTS[kind as usize].fetch_add(1, Ordering::Relaxed);
         Alive(kind)
     }
@@ -28,6 +29,7 @@ impl Alive {
 
 impl Drop for Alive {
     fn drop(&mut self) {
+        // Relaxed: as in `new`.
         COUNTS[self.0 as usize].fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -35,5 +37,6 @@ impl Drop for Alive {
 /// How many objects of the kind of that name there are.
 pub fn count(name: &str) -> Option<u32> {
     let i = NAMES.iter().position(|one| *one == name)?;
+    // Relaxed: as in `Alive::new`.
     Some(COUNTS[i].load(Ordering::Relaxed))
 }

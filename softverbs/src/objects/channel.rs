@@ -27,7 +27,8 @@ impl ChannelHandle {
 
     /// An id of this process is to get its events here.
     pub fn events_for_id(&self) -> Arc<EventQueue<CmEvent>> {
-        // Whoever makes an id has the channel from another thread in some orderly way.
+        // Relaxed: it is a number alone. A thread that asks for events while another makes the first
+        // id of this process may come before or after that.
         self.process.store(generation(), Ordering::Relaxed);
         self.events.clone()
     }
@@ -35,6 +36,7 @@ impl ChannelHandle {
     /// Whether all of its ids are of a parent process, so that nothing will ever come.
     pub fn has_only_parent_ids(&self) -> bool {
         let ids = Arc::strong_count(&self.events) > 1;
+        // Relaxed: as in `events_for_id`.
         ids && self.process.load(Ordering::Relaxed) != generation()
     }
 }

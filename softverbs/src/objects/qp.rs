@@ -71,15 +71,17 @@ impl Qps {
 /// A number for a queue pair.
 pub fn new_qp_num() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    // Only that no two are the same matters, and nothing hangs on what else was written before.
+    // Relaxed: only that no two numbers are the same matters.
     if NEXT.load(Ordering::Relaxed) == 0 {
         let mut random = [0; 4];
         let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
         let start = u32::from_ne_bytes(random) | 1;
+        // Relaxed: as above; one thread's start wins.
         let _ = NEXT.compare_exchange(0, start, Ordering::Relaxed, Ordering::Relaxed);
     }
     // 0 and 1 are taken, and there are 24 bits.
     loop {
+        // Relaxed: as above.
         let num = NEXT.fetch_add(1, Ordering::Relaxed) & 0xff_ffff;
         if num > 1 {
             return num;

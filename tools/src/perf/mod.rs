@@ -22,7 +22,7 @@ use crate::rpma;
 use std::fmt::{self, Display, Formatter};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Why something did not work out.
 #[derive(Debug)]
@@ -109,13 +109,15 @@ impl Stop {
 
     #[must_use]
     pub fn wanted(&self) -> bool {
-        self.wanted.load(Relaxed)
+        // The handler writes which signal it was first: whoever sees this sees that.
+        self.wanted.load(Ordering::Acquire)
     }
 
     /// What shells say of a program that the signal has ended.
     #[must_use]
     pub fn status(&self) -> u8 {
-        128 + self.signal.load(Relaxed) as u8
+        // Relaxed: whoever asks has seen that the stop is wanted, which orders it.
+        128 + self.signal.load(Ordering::Relaxed) as u8
     }
 
     /// # Errors

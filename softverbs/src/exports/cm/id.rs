@@ -95,6 +95,8 @@ impl Id {
     }
 
     pub fn is_sync(&self) -> bool {
+        // Relaxed: a flag alone. As with librdmacm, no other thread calls anything for an id while
+        // it gets another channel.
         self.sync.load(Ordering::Relaxed)
     }
 
@@ -102,15 +104,18 @@ impl Id {
     pub fn set_channel(&self, channel: *mut rdma_event_channel, sync: bool) {
         // SAFETY: the id is there as long as it is borrowed.
         unsafe { (*self.abi()).channel = channel };
+        // Relaxed: as in `is_sync`.
         self.sync.store(sync, Ordering::Relaxed);
     }
 
     /// As of `ibv_modify_qp`.
     pub fn ack_timeout(&self) -> u8 {
+        // Relaxed: a number alone.
         self.ack_timeout.load(Ordering::Relaxed)
     }
 
     pub fn set_ack_timeout(&self, timeout: u8) {
+        // Relaxed: as in `ack_timeout`.
         self.ack_timeout.store(timeout, Ordering::Relaxed);
     }
 
