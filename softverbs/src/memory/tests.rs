@@ -697,14 +697,7 @@ fn prefetching_is_checked() {
         (&domain, 0, addr, 8, ToRead, Err(Errno::NOENT)),
         (&other, mr.lkey(), addr, 8, ToRead, Err(Errno::PERM)),
         (&domain, constant.lkey(), addr, 8, ToRead, Ok(())),
-        (
-            &domain,
-            constant.lkey(),
-            addr,
-            8,
-            ToWrite,
-            Err(Errno::PERM),
-        ),
+        (&domain, constant.lkey(), addr, 8, ToWrite, Err(Errno::PERM)),
         // A region without on-demand paging has it all checked as well.
         (&domain, pinned.lkey(), addr + 1, 8, ToRead, Ok(())),
         (&domain, pinned.lkey(), addr, 8, ToWrite, Ok(())),
@@ -720,14 +713,7 @@ fn prefetching_is_checked() {
         (&domain, pinned.rkey(), addr, 8, ToRead, Err(Errno::NOENT)),
         (&other, pinned.lkey(), addr, 8, ToRead, Err(Errno::PERM)),
         (&domain, readable.lkey(), addr, 8, ToRead, Ok(())),
-        (
-            &domain,
-            readable.lkey(),
-            addr,
-            8,
-            ToWrite,
-            Err(Errno::PERM),
-        ),
+        (&domain, readable.lkey(), addr, 8, ToWrite, Err(Errno::PERM)),
     ] {
         let outcome = domain.prefetch(key, at, len, advice);
         assert_eq!(outcome, expected, "{advice:?} {len} at {:#x}", at - addr);

@@ -221,7 +221,10 @@ impl Connection {
     pub fn abandon(&mut self, now: Instant) {
         self.timers.clear_all();
         self.cm.abandon(now, &mut self.timers);
-        if self.link == LinkState::None {
+        // The queue pair may stay, but nothing of it is sent any more.
+        self.peer_failed = false;
+        self.peer_failed(now);
+        if self.link != LinkState::Open {
             self.timers.clear_all();
         }
     }
@@ -332,6 +335,7 @@ impl Connection {
         qp.requester
             .start(reads.into(), theirs.rnr_retry_count.min(7));
         qp.responder.start(mine.responder_resources.into());
+        qp.start();
         qp.retry_count = mine.retry_count;
         if !qp.is_error() && !self.cm.program_moves_qp() {
             qp.set_state(QpState::Rts);
@@ -547,7 +551,7 @@ impl Connection {
             return;
         }
         let failed = match &self.qp {
-            Some(qp) => qp.is_error() && !qp.responder.has_replies(),
+            Some(qp) => qp.is_gone() && !qp.responder.has_replies(),
             None => true,
         };
         if failed {
@@ -938,7 +942,7 @@ impl Connection {
 
     /// The queue pair, if it has requests that can be answered.
     fn requesting(&mut self) -> Option<&mut Qp> {
-        self.qp.as_mut().filter(|qp| !qp.is_error())
+        self.qp.as_mut().filter(|qp| !qp.is_gone())
     }
 
     fn ordered(&mut self, seq: u32, order: Order, host: &mut impl Host) -> Result<(), Malformed> {
