@@ -126,7 +126,7 @@ fn random_schedules() {
             let result = block(first + n, &mut stats);
             let mut all = all.lock().expect("no thread panics");
             all.1 += BLOCK;
-            if all.1 % (BLOCK * 100) == 0 {
+            if all.1 % (BLOCK * 200) == 0 {
                 let rate = all.1 as f64 / start.elapsed().as_secs_f64();
                 let _ = writeln!(
                     std::io::stderr(),

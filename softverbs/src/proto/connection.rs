@@ -335,11 +335,8 @@ impl Connection {
         qp.requester
             .start(reads.into(), theirs.rnr_retry_count.min(7));
         qp.responder.start(mine.responder_resources.into());
-        qp.start();
         qp.retry_count = mine.retry_count;
-        if !qp.is_error() && !self.cm.program_moves_qp() {
-            qp.set_state(QpState::Rts);
-        }
+        qp.start(self.cm.program_moves_qp());
     }
 
     fn peer_failed(&mut self, now: Instant) {
@@ -674,11 +671,11 @@ impl Connection {
         Some((memory, left))
     }
 
-    /// Where the present payload goes: nowhere once the queue pair has failed, since its memory is
-    /// the program's again.
+    /// Where the present payload goes: nowhere once the queue pair has failed or has been reset, since
+    /// its memory is the program's again.
     fn live_place(&self) -> Place {
         match &self.qp {
-            Some(qp) if !qp.is_error() => self.place,
+            Some(qp) if !qp.is_gone() => self.place,
             _ => Place::Request(Sink::Discard),
         }
     }
@@ -997,7 +994,7 @@ impl Connection {
         let Some(qp) = &mut self.qp else {
             return Ok(());
         };
-        if qp.is_error() {
+        if qp.is_gone() {
             return Ok(());
         }
         match place {

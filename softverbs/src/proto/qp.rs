@@ -89,9 +89,12 @@ impl Qp {
         self.state == QpState::Err
     }
 
-    /// A connection begins.
-    pub fn start(&mut self) {
-        self.was_reset = false;
+    /// A connection begins. One that the program has reset meanwhile has no part in it.
+    pub fn start(&mut self, program_moves_qp: bool) {
+        self.was_reset = self.state == QpState::Reset && !program_moves_qp;
+        if matches!(self.state, QpState::Init | QpState::Rtr) && !program_moves_qp {
+            self.state = QpState::Rts;
+        }
     }
 
     /// Whether it does nothing for the present connection any more.

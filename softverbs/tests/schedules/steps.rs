@@ -145,6 +145,8 @@ pub struct Setup {
     /// How many reads and atomics each end has outstanding towards the other at most.
     pub reads: u8,
     pub max_wr: usize,
+    /// How many receives, long enough for most messages, are posted before the first step.
+    pub receives: usize,
     /// Whether each end takes its receives from a shared queue.
     pub srq: [bool; 2],
     /// Whether somebody looks at the clock, so that acknowledgements may be held back.
@@ -170,6 +172,7 @@ impl Setup {
         rnr_retry: 7,
         reads: 2,
         max_wr: 8,
+        receives: 0,
         srq: [false; 2],
         watches: true,
         access: [Access::All; 2],
@@ -278,7 +281,7 @@ fn step((kind, a, b): (u8, u16, u16)) -> Step {
             0 => Step::Establish,
             _ => Step::Accept,
         },
-        120 => match a & 3 {
+        120 => match a & 7 {
             0 | 1 => Step::Disconnect(end),
             2 => Step::Abandon(end),
             _ => Step::Poll(end),
@@ -317,6 +320,7 @@ fn setup() -> impl Strategy<Value = Setup> {
                 if bits & 0x1c00 == 0x1c00 { 0 } else { 1 },
             ][bits as usize >> 6 & 7],
             max_wr: [8, 3, 1, 5][bits as usize >> 13 & 3],
+            receives: [2, 0, 8, 1][bits as usize >> 21 & 3],
             srq: [bits & 1 << 15 != 0, bits & 1 << 16 != 0],
             watches: bits & 1 << 17 == 0,
             access: [access(more), access(more >> 5)],

@@ -21,6 +21,8 @@ const MAX_INLINE: usize = 300;
 /// 0.64 ms.
 const MIN_RNR_TIMER: u8 = 12;
 const RNR_TIME: Duration = Duration::from_micros(640);
+/// Most messages fit.
+const LONG_RECEIVE: u32 = 9000;
 /// More turns than any schedule takes to come to rest.
 const TURNS: usize = 1000;
 
@@ -179,6 +181,10 @@ impl<'a> World<'a> {
     fn connect(&mut self) {
         let params = self.params(A);
         self.conns[A].connect(params, Private::NONE, false, self.now);
+        for _ in 0..self.setup.receives {
+            self.step(Step::Receive(A, LONG_RECEIVE));
+            self.step(Step::Receive(B, LONG_RECEIVE));
+        }
         if self.setup.connected {
             self.step(Step::Open);
             self.settle();
@@ -910,7 +916,8 @@ impl<'a> World<'a> {
                 "rule 14: request {i} is sent again too early"
             );
         }
-        if request.op.is_read() {
+        // One that was gathered before an RNR NAK came is sent once more.
+        if request.op.is_read() && !model.reads.contains(&i) {
             model.reads.push(i);
             let most = self.setup.reads as usize;
             let n = model.reads.len();
