@@ -462,7 +462,7 @@ impl Connection {
     fn check_bulk(&mut self) {
         let gone = match self.out.bulk_left().map(|bulk| bulk.source) {
             Some(Source::Request { seq, .. }) => self.payload(seq).is_none(),
-            Some(Source::Region { .. }) => self.qp.is_none(),
+            Some(Source::Region { .. }) => !self.answers(),
             _ => false,
         };
         if gone {
@@ -598,7 +598,7 @@ impl Connection {
                     Some(Payload::Memory(sges)) => Memory::Local(sges, offset.into()),
                     _ => Memory::Zeroes,
                 },
-                Source::Region { at, .. } if self.qp.is_some() => Memory::Remote(at),
+                Source::Region { at, .. } if self.answers() => Memory::Remote(at),
                 _ => Memory::Zeroes,
             };
             (memory, bulk.left)
@@ -608,6 +608,11 @@ impl Connection {
             bulk,
             tail: self.out.tail_bytes(),
         }
+    }
+
+    /// Whether there is a queue pair that reads are answered for, if need be after it has failed.
+    fn answers(&self) -> bool {
+        self.qp.as_ref().is_some_and(|qp| !qp.was_reset())
     }
 
     fn payload(&self, seq: u32) -> Option<Payload<'_>> {
@@ -632,7 +637,7 @@ impl Connection {
                 qp.fail_if(outcome, host);
             }
             // One that is not the last is refused when the next is to be sent.
-            Some(Source::Region { seq, .. }) if was_last => {
+            Some(Source::Region { seq, .. }) if was_last && !qp.was_reset() => {
                 qp.responder.refuse_answer(seq);
                 qp.fail(host);
             }

@@ -97,6 +97,10 @@ impl Qp {
         }
     }
 
+    pub fn was_reset(&self) -> bool {
+        self.was_reset
+    }
+
     /// Whether it does nothing for the present connection any more.
     pub fn is_gone(&self) -> bool {
         self.is_error() || self.was_reset

@@ -298,6 +298,45 @@ fn step((kind, a, b): (u8, u16, u16)) -> Step {
     }
 }
 
+/// Memory goes away while bytes move between it and the link, which single steps rarely bring about.
+fn gone_meanwhile(end: End, a: u16, b: u16) -> Vec<Step> {
+    const KINDS: [Kind; 4] = [Kind::WriteImm, Kind::Send, Kind::Read, Kind::Write];
+    const LENGTHS: [u32; 4] = [9000, 5000, 8000, 600];
+    let kind = KINDS[a as usize & 3];
+    let post = Post {
+        fence: a & 4 != 0,
+        place: b as usize & 1,
+        sges: 1 + (a as usize >> 3 & 1),
+        ..Post::new(kind, LENGTHS[a as usize >> 4 & 3])
+    };
+    // Of the end that the bytes go to, of the one that they come from, or its queue pair.
+    let (from, to) = match kind {
+        Kind::Read => (1 - end, end),
+        _ => (end, 1 - end),
+    };
+    let part = 100 + (b >> 3) as usize % 8500;
+    let region = |end: End| match (kind, end == to) {
+        (Kind::Send, _) | (Kind::Read, true) => b as usize & 1,
+        (Kind::Read, false) | (_, true) => 2 + (b as usize & 1),
+        _ => b as usize & 1,
+    };
+    let ends = match b >> 1 & 3 {
+        0 => Step::Fail(from),
+        1 => Step::Reset(to),
+        2 => Step::Deregister(from, region(from)),
+        _ => Step::Deregister(to, region(to)),
+    };
+    let mut steps = vec![Step::Settle, Step::Post(end, post)];
+    if kind == Kind::Read {
+        steps.extend([
+            Step::Transmit(end, 1 << 30),
+            Step::Deliver(1 - end, 1 << 30),
+        ]);
+    }
+    steps.extend([Step::Transmit(from, part), Step::Deliver(to, part), ends]);
+    steps
+}
+
 fn setup() -> impl Strategy<Value = Setup> {
     (any::<u32>(), any::<u16>()).prop_map(|(bits, more)| {
         let access = |n: u16| match n & 31 {
@@ -331,9 +370,13 @@ fn setup() -> impl Strategy<Value = Setup> {
 
 /// Schedules of up to so many steps.
 pub fn schedules(most: usize) -> impl Strategy<Value = Schedule> {
-    let steps = prop::collection::vec(
-        (any::<u8>(), any::<u16>(), any::<u16>()).prop_map(step),
-        1..most,
-    );
-    (setup(), steps).prop_map(|(setup, steps)| Schedule { setup, steps })
+    let some = |(kind, a, b): (u8, u16, u16)| match kind {
+        254.. => gone_meanwhile(kind as usize & 1, a, b),
+        _ => vec![step((kind, a, b))],
+    };
+    let steps = prop::collection::vec(any::<(u8, u16, u16)>().prop_map(some), 1..most);
+    (setup(), steps).prop_map(|(setup, steps)| Schedule {
+        setup,
+        steps: steps.concat(),
+    })
 }
