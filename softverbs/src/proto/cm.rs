@@ -421,6 +421,7 @@ impl Cm {
             timers.clear(timer);
         }
         self.control.clear();
+        self.wants_open = false;
         let phase = std::mem::replace(&mut self.phase, Phase::Closed);
         let lost = Step {
             drop_link: true,
@@ -453,7 +454,11 @@ impl Cm {
                 self.phase = phase;
                 lost
             }
-            _ => lost,
+            // The program has destroyed the id, and perhaps not the queue pair.
+            _ => Step {
+                fail_outstanding: true,
+                ..lost
+            },
         }
     }
 

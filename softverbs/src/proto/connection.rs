@@ -221,7 +221,10 @@ impl Connection {
     pub fn abandon(&mut self, now: Instant) {
         self.timers.clear_all();
         self.cm.abandon(now, &mut self.timers);
-        if self.link == LinkState::None {
+        // The queue pair may stay, but nothing of it is sent any more.
+        self.peer_failed = false;
+        self.peer_failed(now);
+        if self.link != LinkState::Open {
             self.timers.clear_all();
         }
     }
@@ -333,9 +336,7 @@ impl Connection {
             .start(reads.into(), theirs.rnr_retry_count.min(7));
         qp.responder.start(mine.responder_resources.into());
         qp.retry_count = mine.retry_count;
-        if !qp.is_error() && !self.cm.program_moves_qp() {
-            qp.set_state(QpState::Rts);
-        }
+        qp.start(self.cm.program_moves_qp());
     }
 
     fn peer_failed(&mut self, now: Instant) {
@@ -461,7 +462,7 @@ impl Connection {
     fn check_bulk(&mut self) {
         let gone = match self.out.bulk_left().map(|bulk| bulk.source) {
             Some(Source::Request { seq, .. }) => self.payload(seq).is_none(),
-            Some(Source::Region { .. }) => self.qp.is_none(),
+            Some(Source::Region { .. }) => !self.answers(),
             _ => false,
         };
         if gone {
@@ -544,7 +545,7 @@ impl Connection {
             return;
         }
         let failed = match &self.qp {
-            Some(qp) => qp.is_error() && !qp.responder.has_replies(),
+            Some(qp) => qp.is_gone() && !qp.responder.has_replies(),
             None => true,
         };
         if failed {
@@ -594,7 +595,7 @@ impl Connection {
                     Some(Payload::Memory(sges)) => Memory::Local(sges, offset.into()),
                     _ => Memory::Zeroes,
                 },
-                Source::Region { at, .. } if self.qp.is_some() => Memory::Remote(at),
+                Source::Region { at, .. } if self.answers() => Memory::Remote(at),
                 _ => Memory::Zeroes,
             };
             (memory, bulk.left)
@@ -604,6 +605,11 @@ impl Connection {
             bulk,
             tail: self.out.tail_bytes(),
         }
+    }
+
+    /// Whether there is a queue pair that reads are answered for, if need be after it has failed.
+    fn answers(&self) -> bool {
+        self.qp.as_ref().is_some_and(|qp| !qp.was_reset())
     }
 
     fn payload(&self, seq: u32) -> Option<Payload<'_>> {
@@ -628,7 +634,7 @@ impl Connection {
                 qp.fail_if(outcome, host);
             }
             // One that is not the last is refused when the next is to be sent.
-            Some(Source::Region { seq, .. }) if was_last => {
+            Some(Source::Region { seq, .. }) if was_last && !qp.was_reset() => {
                 qp.responder.refuse_answer(seq);
                 qp.fail(host);
             }
@@ -667,11 +673,11 @@ impl Connection {
         Some((memory, left))
     }
 
-    /// Where the present payload goes: nowhere once the queue pair has failed, since its memory is
-    /// the program's again.
+    /// Where the present payload goes: nowhere once the queue pair has failed or has been reset, since
+    /// its memory is the program's again.
     fn live_place(&self) -> Place {
         match &self.qp {
-            Some(qp) if !qp.is_error() => self.place,
+            Some(qp) if !qp.is_gone() => self.place,
             _ => Place::Request(Sink::Discard),
         }
     }
@@ -937,7 +943,7 @@ impl Connection {
 
     /// The queue pair, if it has requests that can be answered.
     fn requesting(&mut self) -> Option<&mut Qp> {
-        self.qp.as_mut().filter(|qp| !qp.is_error())
+        self.qp.as_mut().filter(|qp| !qp.is_gone())
     }
 
     fn ordered(
@@ -998,7 +1004,7 @@ impl Connection {
         let Some(qp) = &mut self.qp else {
             return Ok(());
         };
-        if qp.is_error() {
+        if qp.is_gone() {
             return Ok(());
         }
         match place {

@@ -40,6 +40,8 @@ pub struct Qp {
     /// The local ACK timeout, for those who ask: the link has its own times.
     pub timeout: u8,
     pub retry_count: u8,
+    /// It has been reset since it was connected: the connection has no queue pair any more.
+    was_reset: bool,
 }
 
 impl Qp {
@@ -58,6 +60,7 @@ impl Qp {
             )?,
             timeout: 0,
             retry_count: 0,
+            was_reset: false,
         })
     }
 
@@ -86,14 +89,31 @@ impl Qp {
         self.state == QpState::Err
     }
 
+    /// A connection begins. One that the program has reset meanwhile has no part in it.
+    pub fn start(&mut self, program_moves_qp: bool) {
+        self.was_reset = self.state == QpState::Reset && !program_moves_qp;
+        if matches!(self.state, QpState::Init | QpState::Rtr) && !program_moves_qp {
+            self.state = QpState::Rts;
+        }
+    }
+
+    pub fn was_reset(&self) -> bool {
+        self.was_reset
+    }
+
+    /// Whether it does nothing for the present connection any more.
+    pub fn is_gone(&self) -> bool {
+        self.is_error() || self.was_reset
+    }
+
     /// Whether it carries out what the other side asks.
     pub fn responds(&self) -> bool {
-        matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd)
+        !self.was_reset && matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd)
     }
 
     /// Whether it sends what is posted.
     pub fn sends(&self) -> bool {
-        self.state == QpState::Rts
+        !self.was_reset && self.state == QpState::Rts
     }
 
     /// Brings it into the error state: what is outstanding is flushed.
@@ -113,8 +133,9 @@ impl Qp {
         }
     }
 
-    /// Forgets all that was posted.
+    /// Forgets all that was posted and all that the other side has asked.
     pub fn reset(&mut self, access: u32) {
+        self.was_reset |= self.state >= QpState::Rtr;
         self.state = QpState::Reset;
         self.requester.reset();
         self.responder.reset();

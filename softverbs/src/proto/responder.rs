@@ -565,8 +565,9 @@ impl Responder {
         }
     }
 
-    /// Forgets all that was posted.
+    /// Forgets all that was posted and all that the other side has asked.
     pub fn reset(&mut self) {
+        self.stop();
         self.rq.clear();
         self.receiving = false;
     }

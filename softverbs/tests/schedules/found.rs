@@ -1,0 +1,1 @@
+//! Schedules that once failed, each with what was wrong.

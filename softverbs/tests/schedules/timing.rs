@@ -1,0 +1,1 @@
+//! Acknowledgements and timers.
