@@ -747,10 +747,14 @@ impl State {
         let mut came = None;
         let mut turn = TURN;
         while turn > 0 && self.proto.wants_bytes() {
-            let Some((asked, result)) = self.mover(conn).map(|mut mover| mover.recv()) else {
+            let Some(received) = self.mover(conn).map(|mut mover| mover.recv()) else {
                 break;
             };
-            match result.map_err(|error| error.kind()) {
+            let asked = received.asked;
+            if received.refused {
+                came = Some(Instant::now());
+            }
+            match received.result.map_err(|error| error.kind()) {
                 Ok(n) if n > 0 => {
                     turn = turn.saturating_sub(n);
                     let now = Instant::now();

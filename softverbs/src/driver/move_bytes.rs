@@ -10,6 +10,15 @@ use std::time::Instant;
 /// Pieces of memory in one system call.
 const PIECES: usize = 16;
 
+/// What came of taking bytes from a link.
+pub struct Received {
+    /// How many there was room for.
+    pub asked: usize,
+    /// The memory of the payload may not be written to, which has been told to the protocol.
+    pub refused: bool,
+    pub result: io::Result<usize>,
+}
+
 /// What it takes to move bytes.
 pub struct Mover<'a, H> {
     pub link: &'a mut dyn Link,
@@ -22,10 +31,9 @@ pub struct Mover<'a, H> {
 }
 
 impl<H: Host> Mover<'_, H> {
-    /// Takes bytes from the link: payload to where it goes, all else to the protocol's buffer. Returns how
-    /// many there was room for, and how many came.
+    /// Takes bytes from the link: payload to where it goes, all else to the protocol's buffer.
     #[inline]
-    pub fn recv(&mut self) -> (usize, io::Result<usize>) {
+    pub fn recv(&mut self) -> Received {
         let Mover {
             link,
             proto,
@@ -34,11 +42,13 @@ impl<H: Host> Mover<'_, H> {
             holds,
         } = self;
         let mut direct = 0;
+        let mut refused = false;
         if let (Some((memory, len)), Some(domain)) = (proto.target(), *domain) {
             if hold(domain, memory, len, true, holds) {
                 direct = len;
             } else {
                 proto.target_refused(Instant::now(), host);
+                refused = true;
             }
         }
         let mut pieces = [Piece::NONE; PIECES];
@@ -66,7 +76,11 @@ impl<H: Host> Mover<'_, H> {
             let placed = got.min(held);
             proto.received(placed, got - placed);
         }
-        (asked, result)
+        Received {
+            asked,
+            refused,
+            result,
+        }
     }
 
     /// Hands the gathered frames and the payload after them to the link.

@@ -16,8 +16,10 @@ pub struct Lasting {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Medium {
-    /// A file's pages, to be written back.
+    /// A file's pages, to be written back to a disk.
     File,
+    /// Those of a file that is in memory itself, and lasts as long as that does.
+    Tmpfs,
     /// Persistent memory itself: only the processor's caches are in front of it.
     Memory,
 }
@@ -42,7 +44,7 @@ impl Lasting {
             return Ok(());
         }
         match self.medium {
-            Medium::File => {
+            Medium::File | Medium::Tmpfs => {
                 let pages = pages(range);
                 // SAFETY: the pages are written back, which changes nothing in memory.
                 unsafe {

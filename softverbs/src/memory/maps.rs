@@ -21,6 +21,9 @@ struct Mapping<'a> {
     path: &'a [u8],
 }
 
+/// `TMPFS_MAGIC`, `linux/magic.h`.
+const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
+
 impl<'a> Mapping<'a> {
     fn parse(line: &'a [u8]) -> Option<Mapping<'a>> {
         let (start, line) = hex(line, b'-')?;
@@ -53,7 +56,11 @@ impl<'a> Mapping<'a> {
         let path = unescape(self.path);
         let stat = rustix::fs::stat(path.as_slice()).ok()?;
         match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile => Some(Medium::File),
+            FileType::RegularFile => {
+                let is_tmpfs = |stat: rustix::fs::StatFs| stat.f_type == TMPFS_MAGIC;
+                let tmpfs = rustix::fs::statfs(path.as_slice()).is_ok_and(is_tmpfs);
+                Some(if tmpfs { Medium::Tmpfs } else { Medium::File })
+            }
             FileType::CharacterDevice if WRITES_BACK && path.starts_with(b"/dev/dax") => {
                 Some(Medium::Memory)
             }

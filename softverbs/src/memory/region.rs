@@ -256,7 +256,7 @@ impl Hold {
 
     /// Whether [`Hold::persist`] does not wait for a disk.
     pub fn persists_at_once(&self) -> bool {
-        let at_once = |lasting: &Lasting| lasting.medium == Medium::Memory;
+        let at_once = |lasting: &Lasting| lasting.medium != Medium::File;
         self.region
             .as_ref()
             .is_none_or(|region| region.lasting.iter().all(at_once))
