@@ -450,11 +450,24 @@ impl Connection {
             return false;
         }
         if self.out.is_empty() {
+            if self.owes_only_ack() && self.waits(now, host) {
+                return false;
+            }
             self.gather(now, host);
         } else {
             self.check_bulk();
         }
         !self.out.is_empty()
+    }
+
+    /// Whether nothing is to be sent but an acknowledgement.
+    fn owes_only_ack(&self) -> bool {
+        self.ack.owed().is_some()
+            && self.cm.control.is_empty()
+            && !self.ready_again
+            && self.qp.as_ref().is_some_and(|qp| {
+                !qp.is_gone() && qp.requester.is_sent() && !qp.responder.has_replies()
+            })
     }
 
     /// The request, or the queue pair, whose payload is being sent may be gone: its memory is the

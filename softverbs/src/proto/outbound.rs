@@ -40,6 +40,17 @@ pub struct Outbound {
     bulk: Option<Bulk>,
     /// The frame with the end of the message, which follows the payload.
     tail: Vec<u8>,
+    scratch: Scratch,
+}
+
+/// Where frames are put together.
+#[derive(Debug)]
+struct Scratch([u8; MAX_FIELDS]);
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Scratch([0; MAX_FIELDS])
+    }
 }
 
 impl Outbound {
@@ -60,7 +71,7 @@ impl Outbound {
 
     /// Adds a frame that `payload` bytes follow.
     pub fn frame(&mut self, frame: &Frame, payload: usize) {
-        append(&mut self.buffer, frame, payload);
+        append(&mut self.buffer, &mut self.scratch, frame, payload);
     }
 
     /// Adds a frame with a payload that `fill` appends. Adds nothing if `fill` returns false.
@@ -71,7 +82,7 @@ impl Outbound {
         fill: impl FnOnce(&mut Vec<u8>) -> bool,
     ) -> bool {
         let before = self.buffer.len();
-        append(&mut self.buffer, frame, len);
+        append(&mut self.buffer, &mut self.scratch, frame, len);
         let filled = fill(&mut self.buffer);
         if !filled {
             self.buffer.truncate(before);
@@ -82,7 +93,7 @@ impl Outbound {
     /// Copies the end of a message, which is sent after [`Outbound::bulk`] as a frame of its own.
     pub fn tail(&mut self, frame: &Frame, fill: impl FnOnce(&mut Vec<u8>) -> bool) -> bool {
         self.tail.clear();
-        append(&mut self.tail, frame, TAIL);
+        append(&mut self.tail, &mut self.scratch, frame, TAIL);
         let filled = fill(&mut self.tail);
         if !filled {
             self.tail.clear();
@@ -97,7 +108,7 @@ impl Outbound {
 
     /// Adds a frame whose payload is sent from where it is.
     pub fn bulk(&mut self, frame: &Frame, bulk: Bulk) {
-        append(&mut self.buffer, frame, bulk.left);
+        append(&mut self.buffer, &mut self.scratch, frame, bulk.left);
         self.bulk = Some(bulk);
     }
 
@@ -166,8 +177,7 @@ impl Outbound {
     }
 }
 
-fn append(to: &mut Vec<u8>, frame: &Frame, payload: usize) {
-    let mut fields = [0; MAX_FIELDS];
-    let len = frames::encode(frame, payload, &mut fields);
-    to.extend_from_slice(fields.get(..len).unwrap_or_default());
+fn append(to: &mut Vec<u8>, scratch: &mut Scratch, frame: &Frame, payload: usize) {
+    let len = frames::encode(frame, payload, &mut scratch.0);
+    to.extend_from_slice(scratch.0.get(..len).unwrap_or_default());
 }

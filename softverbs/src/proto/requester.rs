@@ -159,6 +159,11 @@ impl Requester {
         self.entries.is_empty()
     }
 
+    /// Whether all that was posted has been sent.
+    pub fn is_sent(&self) -> bool {
+        self.sent == self.entries.len()
+    }
+
     fn slot(&self, number: u32) -> usize {
         number as usize & (self.slots - 1)
     }
