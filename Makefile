@@ -13,6 +13,7 @@
 #   make bench         measure what an operation costs and how fast softverbs is, and write
 #                      docs/cost.md and docs/speed.md
 #   make mutants       put faults into the library and show that the tests find them
+#   make schedules     try a million random schedules of both ends of a connection
 #   make proof         show what softverbs can do and write docs/proof.md
 #   make debian13      build and test on Debian 13, in a root of its own
 #   make clean
@@ -30,7 +31,7 @@ BUILT   := $(CARGO_TARGET_DIR)/release
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml | head -n 1)
 CMAKE   := $(LIBDIR)/cmake/librpma
 
-.PHONY: build test demo install uninstall deb rpm header man copyright bench mutants proof debian13 clean
+.PHONY: build test demo install uninstall deb rpm header man copyright bench mutants schedules proof debian13 clean
 .DELETE_ON_ERROR:
 
 build:
@@ -73,6 +74,9 @@ bench:
 mutants:
 	scripts/install-deps build check
 	scripts/mutants
+
+schedules:
+	SOFTVERBS_SCHEDULES=1000000 cargo test --locked --package softverbs --profile soak --test schedules -- --nocapture
 
 proof:
 	scripts/proof
