@@ -403,7 +403,7 @@ fn setup() -> impl Strategy<Value = Setup> {
 pub fn schedules(most: usize) -> impl Strategy<Value = Schedule> {
     let some = |(kind, a, b): (u8, u16, u16)| match kind {
         254.. if (1..5).contains(&(b >> 6)) => turns(kind as usize & 1),
-        254.. if b >> 6 == 0 => long_and_not_ready(kind as usize & 1, a, b),
+        254.. if b >> 6 == 0 || b >> 6 > 1016 => long_and_not_ready(kind as usize & 1, a, b),
         254.. => gone_meanwhile(kind as usize & 1, a, b),
         _ => vec![step((kind, a, b))],
     };
