@@ -15,6 +15,7 @@
 #   make mutants       put faults into the library and show that the tests find them
 #   make mutants-proto the same by cargo-mutants, into the protocol and the memory of softverbs;
 #                      ARGUMENTS='--shard 0/8' or ARGUMENTS='-F decode' tries some of them
+#   make schedules     try a million random schedules of both ends of a connection
 #   make proof         show what softverbs can do and write docs/proof.md
 #   make debian13      build and test on Debian 13, in a root of its own
 #   make clean
@@ -32,7 +33,7 @@ BUILT   := $(CARGO_TARGET_DIR)/release
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml | head -n 1)
 CMAKE   := $(LIBDIR)/cmake/librpma
 
-.PHONY: build test demo install uninstall deb rpm header man copyright bench mutants mutants-proto proof debian13 clean
+.PHONY: build test demo install uninstall deb rpm header man copyright bench mutants mutants-proto schedules proof debian13 clean
 .DELETE_ON_ERROR:
 
 build:
@@ -81,6 +82,9 @@ mutants-proto:
 	scripts/install-deps build
 	cargo mutants --version || cargo install cargo-mutants --locked --version $(MUTANTS_VERSION)
 	cargo mutants --package softverbs --output "$(CARGO_TARGET_DIR)" --no-shuffle $(ARGUMENTS)
+
+schedules:
+	SOFTVERBS_SCHEDULES=1000000 cargo test --locked --package softverbs --profile soak --test schedules -- --nocapture
 
 proof:
 	scripts/proof

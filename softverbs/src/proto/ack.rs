@@ -74,3 +74,75 @@ impl Ack {
         (self.turns == TURNS).then_some(self.unanswered? + delay)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Copy, Debug)]
+    enum Call {
+        Owe,
+        Answered,
+        Missed,
+        Sent,
+    }
+
+    proptest! {
+        /// It waits if the last eight messages, or more, were each answered before the next came,
+        /// none too late, and this one has not been.
+        #[test]
+        fn waits_where_programs_take_turns(
+            calls in prop::collection::vec(
+                prop::sample::select(vec![
+                    Call::Owe, Call::Answered, Call::Owe, Call::Answered, Call::Owe, Call::Answered,
+                    Call::Owe, Call::Answered, Call::Owe, Call::Answered, Call::Sent, Call::Missed,
+                ]),
+                0..60,
+            ),
+            turns in 0..12_u32,
+        ) {
+            let mut ack = Ack::default();
+            let start = Instant::now();
+            // Whether each message was answered before the next, since one was not, or too late.
+            let mut answered: Vec<bool> = vec![];
+            let mut owed = None;
+            let begin = (0..turns).flat_map(|_| [Call::Owe, Call::Answered]);
+            for (seq, call) in begin.chain(calls).enumerate() {
+                // Answers come soon.
+                let now = start + Duration::from_micros(seq as u64);
+                let seq = seq as u32;
+                match call {
+                    Call::Owe => {
+                        ack.owe(seq, now);
+                        owed = Some(seq);
+                        if answered.last() == Some(&false) {
+                            answered.clear();
+                        }
+                        answered.push(false);
+                    }
+                    Call::Answered => {
+                        ack.answered(now);
+                        if let Some(last) = answered.last_mut() {
+                            *last = true;
+                        }
+                    }
+                    Call::Missed => {
+                        ack.missed();
+                        let last = answered.pop();
+                        answered.clear();
+                        answered.extend(last.filter(|last| !last));
+                    }
+                    Call::Sent => {
+                        ack.sent();
+                        owed = None;
+                    }
+                }
+                let before = answered.len().saturating_sub(1);
+                let waits = answered.last() == Some(&false) && before >= TURNS.into();
+                prop_assert_eq!(ack.wait_until().is_some(), waits, "after {:?}", call);
+                prop_assert_eq!(ack.owed(), owed);
+            }
+        }
+    }
+}

@@ -84,3 +84,53 @@ impl Timers {
         Some(due)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    proptest! {
+        /// Compared with a map from timers to deadlines: none is early, none is late, none comes twice.
+        #[test]
+        fn each_is_due_once_and_at_its_time(
+            calls in prop::collection::vec((0..5_u8, 0..ALL.len(), 0..40_u64), 0..100),
+        ) {
+            let start = Instant::now();
+            let mut timers = Timers::default();
+            let mut model: BTreeMap<usize, u64> = BTreeMap::new();
+            let mut now = 0;
+            for (call, timer, ms) in calls {
+                match call {
+                    0 | 1 => {
+                        timers.set(ALL[timer], start + Duration::from_millis(now + ms));
+                        model.insert(timer, now + ms);
+                    }
+                    2 => {
+                        timers.clear(ALL[timer]);
+                        model.remove(&timer);
+                    }
+                    3 if timer == 0 && ms == 0 => {
+                        timers.clear_all();
+                        model.clear();
+                    }
+                    _ => {
+                        now += ms;
+                        while let Some(due) = timers.pop_due(start + Duration::from_millis(now)) {
+                            let at = model.remove(&(due as usize));
+                            prop_assert!(at.is_some_and(|at| at <= now), "{:?} at {:?}", due, at);
+                        }
+                        prop_assert!(model.values().all(|at| *at > now), "{:?} at {}", model, now);
+                    }
+                }
+                for (i, timer) in ALL.into_iter().enumerate() {
+                    prop_assert_eq!(timer as usize, i);
+                    prop_assert_eq!(timers.is_set(timer), model.contains_key(&i));
+                }
+                let next = model.values().min().map(|ms| start + Duration::from_millis(*ms));
+                prop_assert_eq!(timers.next(), next);
+            }
+        }
+    }
+}

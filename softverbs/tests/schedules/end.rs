@@ -35,12 +35,15 @@ pub enum User {
     Words,
 }
 
+/// A range of addresses, from and to, and whose it is.
+pub type Use = (u64, u64, User);
+
 pub struct Region {
     base: u64,
     pub key: u32,
     rights: u32,
     bytes: RefCell<Vec<u8>>,
-    users: Vec<(u64, u64, User)>,
+    users: Vec<Use>,
     pub alive: bool,
 }
 
@@ -66,7 +69,7 @@ impl Region {
     }
 
     /// The bytes of the region, with what each range is used for.
-    pub fn all(&self) -> (Ref<'_, Vec<u8>>, &[(u64, u64, User)], u64) {
+    pub fn all(&self) -> (Ref<'_, Vec<u8>>, &[Use], u64) {
         (self.bytes.borrow(), &self.users, self.base)
     }
 }
@@ -558,9 +561,12 @@ impl Host for Program {
         may
     }
 
-    fn take_shared_receive(&mut self) -> Option<RecvWqe> {
-        let taken = self.srq.as_mut()?.pop();
-        self.srq_waits |= taken.is_none();
+    fn take_shared_receive(&mut self, to: &mut RecvWqe) -> bool {
+        let Some(srq) = &mut self.srq else {
+            return false;
+        };
+        let taken = srq.pop(to);
+        self.srq_waits |= !taken;
         taken
     }
 

@@ -27,9 +27,10 @@ pub enum Seen {
     Rejected,
     Abandoned,
     ConnectedAgain,
+    AckHeld,
 }
 
-const SEEN: [Seen; 21] = [
+const SEEN: [Seen; 22] = [
     Seen::Posted,
     Seen::QueueFull,
     Seen::CutFrame,
@@ -51,6 +52,7 @@ const SEEN: [Seen; 21] = [
     Seen::Rejected,
     Seen::Abandoned,
     Seen::ConnectedAgain,
+    Seen::AckHeld,
 ];
 
 const STATUSES: [Status; 11] = [

@@ -298,6 +298,37 @@ fn step((kind, a, b): (u8, u16, u16)) -> Step {
     }
 }
 
+/// A message of several segments finds no receive while it is being sent.
+fn long_and_not_ready(end: End, a: u16, b: u16) -> Vec<Step> {
+    let other = 1 - end;
+    let post = Post::new([Kind::SendImm, Kind::WriteImm][b as usize & 1], 600_000);
+    let first = 100 + (a as usize) * 8;
+    vec![
+        Step::Settle,
+        Step::Post(end, post),
+        Step::Transmit(end, first),
+        Step::Deliver(other, first),
+        Step::Transmit(other, 1 << 30),
+        Step::Deliver(end, 1 << 30),
+        Step::Receive(other, 600_000),
+    ]
+}
+
+/// The programs take turns, so that an acknowledgement is held back for the answer.
+fn turns(end: End) -> Vec<Step> {
+    let turn = |end| {
+        [
+            Step::Post(end, Post::new(Kind::Write, 8)),
+            Step::Settle,
+            Step::Poll(end),
+        ]
+    };
+    let both = [turn(end), turn(1 - end)].concat();
+    let mut steps = both.repeat(9);
+    steps.extend(turn(end));
+    steps
+}
+
 /// Memory goes away while bytes move between it and the link, which single steps rarely bring about.
 fn gone_meanwhile(end: End, a: u16, b: u16) -> Vec<Step> {
     const KINDS: [Kind; 4] = [Kind::WriteImm, Kind::Send, Kind::Read, Kind::Write];
@@ -371,6 +402,8 @@ fn setup() -> impl Strategy<Value = Setup> {
 /// Schedules of up to so many steps.
 pub fn schedules(most: usize) -> impl Strategy<Value = Schedule> {
     let some = |(kind, a, b): (u8, u16, u16)| match kind {
+        254.. if (1..5).contains(&(b >> 6)) => turns(kind as usize & 1),
+        254.. if b >> 6 == 0 || b >> 6 > 1016 => long_and_not_ready(kind as usize & 1, a, b),
         254.. => gone_meanwhile(kind as usize & 1, a, b),
         _ => vec![step((kind, a, b))],
     };

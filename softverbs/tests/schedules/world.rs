@@ -62,6 +62,8 @@ struct Model {
     refused: bool,
     failed: bool,
     failures: u32,
+    /// The other end has been told of the failure.
+    said_failed: bool,
     abandoned: bool,
     established: bool,
     disconnected: bool,
@@ -556,7 +558,13 @@ impl<'a> World<'a> {
         let mut left = limit;
         loop {
             let (conn, program) = (&mut self.conns[end], &mut self.programs[end]);
-            if conn.link() != LinkState::Open || !conn.transmit(self.now, program) {
+            if conn.link() != LinkState::Open {
+                break;
+            }
+            if !conn.transmit(self.now, program) {
+                if !conn.is_drained() {
+                    self.stats.add(Seen::AckHeld);
+                }
                 break;
             }
             if left == 0 {
@@ -611,7 +619,7 @@ impl<'a> World<'a> {
     fn handle(&mut self, end: End) {
         let (conn, program) = (&mut self.conns[end], &mut self.programs[end]);
         if conn.handle(self.now, program).is_err() {
-            program.fault(|| "rule 24: what the other end has sent is malformed".into());
+            program.fault(|| "rule 19: what the other end has sent is malformed".into());
             conn.lost(self.now, program);
         }
         self.after(end);
@@ -669,7 +677,7 @@ impl<'a> World<'a> {
                 self,
                 end,
                 n > 0,
-                "rule 26: there is no room for what has come"
+                "rule 21: there is no room for what has come"
             );
             if n == 0 {
                 break;
@@ -778,7 +786,7 @@ impl<'a> World<'a> {
                 return;
             }
         }
-        self.programs[A].fault(|| "rule 25: both ends do not come to rest".into());
+        self.programs[A].fault(|| "rule 20: both ends do not come to rest".into());
     }
 
     /// As [`World::settle`], and the programs do what they are to, and time passes.
@@ -807,7 +815,7 @@ impl<'a> World<'a> {
                 }
             }
         }
-        self.programs[A].fault(|| "rule 25: deadlines follow each other without end".into());
+        self.programs[A].fault(|| "rule 20: deadlines follow each other without end".into());
     }
 
     // ---- the model ----
@@ -852,6 +860,21 @@ impl<'a> World<'a> {
         let peer = other(end);
         let theirs = self.models[peer].base;
         let index = |seq: u32| theirs + seq as usize;
+        let answers = matches!(
+            frame,
+            Frame::Ack(_)
+                | Frame::Nak(..)
+                | Frame::Data { .. }
+                | Frame::Value { .. }
+                | Frame::NotReady { .. }
+        );
+        let late = answers && self.models[end].said_failed;
+        check!(
+            self,
+            end,
+            !late,
+            "rule 22: {frame:?} is sent after the failure was told"
+        );
         match *frame {
             Frame::Ack(seq) => self.confirm(peer, index(seq) + 1),
             Frame::Data { seq, .. } => self.confirm(peer, index(seq)),
@@ -874,12 +897,15 @@ impl<'a> World<'a> {
                 );
             }
             Frame::ReadyAgain => self.stats.add(Seen::ReadyAgain),
-            Frame::Failed => self.stats.add(Seen::Failed),
+            Frame::Failed => {
+                self.stats.add(Seen::Failed);
+                self.models[end].said_failed = true;
+            }
             Frame::Send { seq, flags, .. } | Frame::Write { seq, flags, .. } => {
                 if flags.contains(Flags::FIRST) {
                     self.request_sent(end, seq);
                 }
-                if !flags.contains(Flags::FIRST | Flags::LAST) {
+                if !flags.intersects(Flags::FIRST | Flags::LAST) {
                     self.stats.add(Seen::Segments);
                 }
             }
@@ -1003,7 +1029,7 @@ impl<'a> World<'a> {
                 self,
                 end,
                 told == failures,
-                "rule 21: {told} events of the last receive, after {failures} failures"
+                "rule 16: {told} events of the last receive, after {failures} failures"
             );
         }
         let conn = &self.conns[end];
@@ -1303,7 +1329,7 @@ impl<'a> World<'a> {
                 self,
                 end,
                 good,
-                "rule 16: receive {n} of {room} bytes ends in {status:?}, with request {message:?}"
+                "rule 15: receive {n} of {room} bytes ends in {status:?}, with request {message:?}"
             );
             return;
         }
@@ -1334,7 +1360,7 @@ impl<'a> World<'a> {
             Op::Write { at, .. } => {
                 len == 0 || has_pattern(id, 0, &self.programs[end].bytes_at(at, len))
             }
-            _ => self.programs[end].holds_pattern(id, &receive.sges, len),
+            _ => len <= receive.len && self.programs[end].holds_pattern(id, &receive.sges, len),
         };
         let same = completion.opcode == opcode
             && completion.imm == imm
@@ -1381,7 +1407,7 @@ impl<'a> World<'a> {
                 self,
                 end,
                 good,
-                "rule 22: {:?} comes after {before:?}",
+                "rule 17: {:?} comes after {before:?}",
                 told[i]
             );
             if told[i] == Told::Established {
@@ -1430,7 +1456,7 @@ impl<'a> World<'a> {
                 self,
                 end,
                 may_wait,
-                "rule 25: both ends are at rest, and requests from {from} on are outstanding"
+                "rule 20: both ends are at rest, and requests from {from} on are outstanding"
             );
             if may_wait {
                 self.stats.add(Seen::WaitsForReceive);
@@ -1448,7 +1474,7 @@ impl<'a> World<'a> {
                     self,
                     end,
                     lost.is_none(),
-                    "rule 25: request {lost:?} has been carried out and has no completion"
+                    "rule 20: request {lost:?} has been carried out and has no completion"
                 );
             }
         }
@@ -1465,7 +1491,7 @@ impl<'a> World<'a> {
                 self,
                 end,
                 !open,
-                "rule 23: the link is open after the end, in {:?}",
+                "rule 18: the link is open after the end, in {:?}",
                 self.conns[end].phase()
             );
             if let Some(qp) = &self.conns[end].qp {
@@ -1473,7 +1499,7 @@ impl<'a> World<'a> {
                     self,
                     end,
                     qp.requester.is_empty(),
-                    "rule 25: requests are outstanding after the end"
+                    "rule 20: requests are outstanding after the end"
                 );
                 let lost = (0..program.requests.len()).find(|i| {
                     let request = &program.requests[*i];
@@ -1489,7 +1515,7 @@ impl<'a> World<'a> {
                     self,
                     end,
                     abandoned || qp.state() != QpState::Rts,
-                    "rule 23: the queue pair is in RTS after the end"
+                    "rule 18: the queue pair is in RTS after the end"
                 );
                 if qp.is_error() && !self.setup.srq[end] {
                     let lost = program
@@ -1511,7 +1537,7 @@ impl<'a> World<'a> {
                     self,
                     end,
                     counts == (1, 1),
-                    "rule 22: DISCONNECTED and TIMEWAIT_EXIT came {counts:?} times"
+                    "rule 17: DISCONNECTED and TIMEWAIT_EXIT came {counts:?} times"
                 );
             }
         }

@@ -1,1 +1,0 @@
-//! Acknowledgements and timers.
