@@ -5,7 +5,6 @@ use crate::link::{Link, Piece};
 use crate::memory::{Domain, Hold};
 use crate::proto::{Connection, Host, Memory};
 use std::io::{self, ErrorKind};
-use std::time::Instant;
 
 /// Pieces of memory in one system call.
 const PIECES: usize = 16;
@@ -47,7 +46,7 @@ impl<H: Host> Mover<'_, H> {
             if hold(domain, memory, len, true, holds) {
                 direct = len;
             } else {
-                proto.target_refused(Instant::now(), host);
+                proto.target_refused(host);
                 refused = true;
             }
         }

@@ -696,7 +696,7 @@ impl Connection {
     }
 
     /// The memory of [`Connection::target`] may not be written to.
-    pub fn target_refused(&mut self, now: Instant, host: &mut impl Host) {
+    pub fn target_refused(&mut self, host: &mut impl Host) {
         let place = std::mem::replace(&mut self.place, Place::Request(Sink::Discard));
         let Some(qp) = &mut self.qp else {
             return;
@@ -704,8 +704,8 @@ impl Connection {
         match place {
             Place::Request(Sink::Discard) => {}
             Place::Request(sink) => {
-                let verdict = qp.responder.refuse_payload(sink, host);
-                self.verdict(verdict, now, host);
+                qp.responder.refuse_payload(sink, host);
+                qp.fail(host);
             }
             Place::Data(seq) => {
                 let outcome = qp.requester.fail(seq, Status::LocProt, host);
@@ -735,7 +735,7 @@ impl Connection {
             if let Some(left) = self.inbound.left() {
                 let n = self.inbound.bytes().len().min(left);
                 if n > 0 {
-                    self.place_buffered(n, now, host);
+                    self.place_buffered(n, host);
                 }
                 if n < left {
                     return Ok(());
@@ -770,7 +770,7 @@ impl Connection {
         Ok(())
     }
 
-    fn place_buffered(&mut self, n: usize, now: Instant, host: &mut impl Host) {
+    fn place_buffered(&mut self, n: usize, host: &mut impl Host) {
         let place = self.live_place();
         let data = self.inbound.bytes().get(..n).unwrap_or_default();
         let written = match (place, &self.qp) {
@@ -788,7 +788,7 @@ impl Connection {
             _ => true,
         };
         if !written {
-            self.target_refused(now, host);
+            self.target_refused(host);
         }
         self.inbound.used(n);
         self.placed(n);

@@ -250,12 +250,13 @@ impl Responder {
     }
 
     /// The memory that the present payload goes to has gone away.
-    pub fn refuse_payload(&mut self, sink: Sink, host: &mut impl Host) -> Verdict {
+    /// The queue pair must fail.
+    pub fn refuse_payload(&mut self, sink: Sink, host: &mut impl Host) {
         let nak = match sink {
             Sink::Receive(_) => Nak::OperationError,
             _ => Nak::AccessError,
         };
-        self.refuse(self.expected, nak, host)
+        let _: Verdict = self.refuse(self.expected, nak, host);
     }
 
     pub fn send(

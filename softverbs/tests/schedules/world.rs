@@ -695,7 +695,7 @@ impl<'a> World<'a> {
             return false;
         };
         let result = self.carry_out(end, order);
-        self.conns[end].done(result, &mut self.programs[end]);
+        self.conns[end].done(result, self.now, &mut self.programs[end]);
         self.handle(end);
         true
     }
