@@ -6,9 +6,9 @@
 //! # The rule
 //!
 //! **The thread waits on the set as long as nobody polls. When it is woken and finds that the program
-//! has polled [`POLLS`] times since it came back, or since the program last said that it will wait, it
+//! has polled `POLLS` times since it came back, or since the program last said that it will wait, it
 //! backs off and leaves the set to the program. It looks again after as long as the program has gone
-//! on polling, from [`SHORTEST_LOOK`] to [`LONGEST_LOOK`], and comes back when the program has not
+//! on polling, from `SHORTEST_LOOK` to `LONGEST_LOOK`, and comes back when the program has not
 //! polled since, or says that it will wait.**
 //!
 //! The reason: a thread that is woken for what a polling program takes itself costs a processor that

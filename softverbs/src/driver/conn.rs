@@ -3,7 +3,7 @@
 //!
 //! Whoever has the lock, a call of the program or the reactor's thread, moves both directions on as
 //! far as the link goes. Threads that look after more than one connection never wait for it: they
-//! note what is to be done ([`Conn::poke`]), and whoever has the lock does it when it lets go.
+//! note what is to be done (`Conn::poke`), and whoever has the lock does it when it lets go.
 
 use super::async_events::{AsyncEvent, AsyncEvents};
 use super::cq::{CompletionQueue, CqUser, Retired};
