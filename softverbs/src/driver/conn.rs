@@ -433,6 +433,10 @@ impl<'a> Guard<'a> {
         let state = &mut *self.state;
         let (proto, mut env) = state.parts(conn);
         let result = call(proto, now, &mut env);
+        // What had come before the call may be an order.
+        if state.proto.order().is_some() {
+            state.handle(conn, now);
+        }
         state.transmit(conn, now);
         result
     }

@@ -89,59 +89,79 @@ mod tests {
     }
 
     proptest! {
-        /// It waits if the last eight messages, or more, were each answered before the next came,
-        /// none too late, and this one has not been.
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// It waits if the last eight messages, or more, were each answered before the next came and
+        /// in half of the longest delay, none was missed, and this one has not been answered. It waits
+        /// at least twice as long as the last answer took, within the bounds.
         #[test]
         fn waits_where_programs_take_turns(
             calls in prop::collection::vec(
-                prop::sample::select(vec![
-                    Call::Owe, Call::Answered, Call::Owe, Call::Answered, Call::Owe, Call::Answered,
-                    Call::Owe, Call::Answered, Call::Owe, Call::Answered, Call::Sent, Call::Missed,
-                ]),
+                (
+                    prop::sample::select(vec![
+                        Call::Owe, Call::Answered, Call::Owe, Call::Answered, Call::Owe,
+                        Call::Answered, Call::Owe, Call::Answered, Call::Sent, Call::Missed,
+                    ]),
+                    prop::sample::select(vec![0, 1, 20, 80, 300, 499, 500, 501, 2000]),
+                ),
                 0..60,
             ),
             turns in 0..12_u32,
         ) {
             let mut ack = Ack::default();
-            let start = Instant::now();
-            // Whether each message was answered before the next, since one was not, or too late.
-            let mut answered: Vec<bool> = vec![];
+            // When each message came and whether it was answered, of those that count.
+            let mut messages: Vec<(Instant, bool)> = vec![];
+            let mut took = Duration::ZERO;
             let mut owed = None;
-            let begin = (0..turns).flat_map(|_| [Call::Owe, Call::Answered]);
-            for (seq, call) in begin.chain(calls).enumerate() {
-                // Answers come soon.
-                let now = start + Duration::from_micros(seq as u64);
+            let mut now = Instant::now();
+            let begin = (0..turns).flat_map(|_| [(Call::Owe, 10), (Call::Answered, 10)]);
+            for (seq, (call, micros)) in begin.chain(calls).enumerate() {
+                now += Duration::from_micros(micros);
                 let seq = seq as u32;
                 match call {
                     Call::Owe => {
                         ack.owe(seq, now);
                         owed = Some(seq);
-                        if answered.last() == Some(&false) {
-                            answered.clear();
+                        if messages.last().is_some_and(|(_, answered)| !answered) {
+                            messages.clear();
                         }
-                        answered.push(false);
+                        messages.push((now, false));
                     }
                     Call::Answered => {
                         ack.answered(now);
-                        if let Some(last) = answered.last_mut() {
-                            *last = true;
+                        if let Some((since, answered @ false)) = messages.last_mut() {
+                            *answered = true;
+                            took = now - *since;
+                            if took > LONGEST_DELAY / 2 {
+                                messages.clear();
+                            }
                         }
                     }
                     Call::Missed => {
                         ack.missed();
-                        let last = answered.pop();
-                        answered.clear();
-                        answered.extend(last.filter(|last| !last));
+                        let last = messages.pop();
+                        messages.clear();
+                        messages.extend(last.filter(|(_, answered)| !answered));
                     }
                     Call::Sent => {
                         ack.sent();
                         owed = None;
                     }
                 }
-                let before = answered.len().saturating_sub(1);
-                let waits = answered.last() == Some(&false) && before >= TURNS.into();
-                prop_assert_eq!(ack.wait_until().is_some(), waits, "after {:?}", call);
                 prop_assert_eq!(ack.owed(), owed);
+                let before = messages.len().saturating_sub(1);
+                match (messages.last(), ack.wait_until()) {
+                    (Some((since, false)), Some(until)) if before >= TURNS.into() => {
+                        let least = (took * 2).clamp(SHORTEST_DELAY, LONGEST_DELAY);
+                        prop_assert!(until >= *since + least, "after {:?}", call);
+                        prop_assert!(until <= *since + LONGEST_DELAY, "after {:?}", call);
+                    }
+                    (last, until) => {
+                        let waits = last.is_some_and(|(_, answered)| !answered);
+                        prop_assert!(!waits || before < TURNS.into(), "after {:?}", call);
+                        prop_assert_eq!(until, None, "after {:?}", call);
+                    }
+                }
             }
         }
     }

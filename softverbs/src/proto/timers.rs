@@ -92,6 +92,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
         /// Compared with a map from timers to deadlines: none is early, none is late, none comes twice.
         #[test]
         fn each_is_due_once_and_at_its_time(
