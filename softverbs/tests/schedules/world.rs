@@ -661,7 +661,7 @@ impl<'a> World<'a> {
             }
             if refused {
                 self.stats.add(Seen::TargetRefused);
-                conn.target_refused(self.now, program);
+                conn.target_refused(program);
             }
             let mut buffered = 0;
             if placed == direct {

@@ -552,6 +552,22 @@ fn messages_that_come_before_their_receiver_knows_of_the_connection() {
     server.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
 }
 
+/// They wait until the program has its event, and then are carried out, though it calls nothing else.
+#[test]
+fn atomics_that_come_before_their_target_knows_of_the_connection() {
+    let listener = Listener::new();
+    let client = begin(&listener.address, &Setup::default());
+    let memory = client.memory(64, ALL);
+    let server = listener.accept(&Setup::default());
+    let found = server.memory(64, ALL);
+    let wr = Wr::new(2, Op::FetchAdd(memory.at(8), 5), vec![found.sge(0, 8)]);
+    server.post(wr);
+    client.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+    server.send_cq.expect(2, SUCCESS);
+    assert_eq!(memory.read(8, 8), 5u64.to_ne_bytes());
+    server.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+}
+
 // ---- the synchronous mode ----
 
 #[test]
