@@ -14,7 +14,7 @@
 #                      docs/cost.md and docs/speed.md
 #   make mutants       put faults into the library and show that the tests find them
 #   make mutants-proto the same by cargo-mutants, into the protocol and the memory of softverbs;
-#                      ARGUMENTS='--shard 0/8' or ARGUMENTS='-F decode' tries some of them
+#                      ARGUMENTS='--shard 0/8' or ARGUMENTS='-F frames' tries some of them
 #   make schedules     try a million random schedules of both ends of a connection
 #   make proof         show what softverbs can do and write docs/proof.md
 #   make debian13      build and test on Debian 13, in a root of its own
@@ -81,7 +81,7 @@ MUTANTS_VERSION := 27.1.0
 mutants-proto:
 	scripts/install-deps build
 	cargo mutants --version || cargo install cargo-mutants --locked --version $(MUTANTS_VERSION)
-	cargo mutants --package softverbs --output "$(CARGO_TARGET_DIR)" --no-shuffle $(ARGUMENTS)
+	SOFTVERBS_SCHEDULES=2000 cargo mutants --package softverbs --output "$(CARGO_TARGET_DIR)" $(ARGUMENTS)
 
 schedules:
 	SOFTVERBS_SCHEDULES=1000000 cargo test --locked --package softverbs --profile soak --test schedules -- --nocapture
