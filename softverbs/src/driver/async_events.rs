@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_void;
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsyncEvent {
@@ -82,7 +82,7 @@ pub unsafe fn object_of(event: &ibv_async_event) -> (*const c_void, *const ibv_c
 
 /// The events of one context.
 pub struct AsyncEvents {
-    queue: EventQueue<AsyncEvent>,
+    queue: Arc<EventQueue<AsyncEvent>>,
     /// How many of each object are reported and not acknowledged.
     pending: Mutex<BTreeMap<usize, usize>>,
     settled: Condvar,
@@ -104,7 +104,7 @@ impl AsyncEvents {
 
     pub fn new() -> io::Result<Self> {
         Ok(Self {
-            queue: EventQueue::new()?,
+            queue: Arc::new(EventQueue::new()?),
             pending: Mutex::default(),
             settled: Condvar::new(),
         })

@@ -3,11 +3,13 @@
 use crate::sync::lock;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{Errno, ReadWriteFlags, preadv2, write};
+use std::any::Any;
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Events with a descriptor that can be read exactly while there are some, so that poll(2) and
 /// epoll(7) see them. What a getter does when there are none depends on the descriptor's
@@ -15,6 +17,12 @@ use std::sync::{Mutex, MutexGuard};
 pub struct EventQueue<T> {
     fd: OwnedFd,
     queue: Mutex<VecDeque<T>>,
+}
+
+thread_local! {
+    /// The queue that this thread waits for. A program may destroy a channel while a thread waits for
+    /// its events: the thread waits on, as in the kernel. A cancelled thread drops this when it ends.
+    static AWAITED: Cell<Option<Arc<dyn Any>>> = const { Cell::new(None) };
 }
 
 // A thread that waits here may be cancelled: then it is unwound from there, as through the frames of
@@ -25,7 +33,7 @@ unsafe extern "C" {
     fn pthread_testcancel();
 }
 
-impl<T> EventQueue<T> {
+impl<T: 'static> EventQueue<T> {
     pub fn new() -> io::Result<Self> {
         Ok(EventQueue {
             fd: eventfd(0, EventfdFlags::CLOEXEC)?,
@@ -70,16 +78,27 @@ impl<T> EventQueue<T> {
     /// `note` sees it while it can't be extracted, and is not lost to those who would.
     ///
     /// The thread may be cancelled in here. Callers have nothing that is to be dropped.
-    pub fn pop(&self, note: impl Fn(&T)) -> Result<T, i32> {
-        let mut mark_taken = false;
+    pub fn pop(self: &Arc<Self>, note: impl Fn(&T)) -> Result<T, i32> {
         // SAFETY: as this function, callers have nothing to drop.
         unsafe { pthread_testcancel() };
+        if let Some(event) = self.take(false, &note) {
+            return Ok(event);
+        }
+        // The caller's may be gone when the wait is over.
+        let queue: *const Self = Arc::as_ptr(self);
+        AWAITED.set(Some(self.clone()));
+        // SAFETY: AWAITED keeps it.
+        let result = unsafe { (*queue).wait_for_event(note) };
+        drop(AWAITED.take());
+        result
+    }
+
+    fn wait_for_event(&self, note: impl Fn(&T)) -> Result<T, i32> {
         loop {
-            if let Some(event) = self.take(mark_taken, &note) {
+            self.wait()?;
+            if let Some(event) = self.take(true, &note) {
                 return Ok(event);
             }
-            self.wait()?;
-            mark_taken = true;
         }
     }
 
@@ -138,11 +157,10 @@ fn readable(fd: BorrowedFd<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
 
     #[test]
     fn the_descriptor_tells_whether_there_are_events() {
-        let queue = EventQueue::new().unwrap();
+        let queue = Arc::new(EventQueue::new().unwrap());
         assert!(!readable(queue.fd.as_fd()));
         queue.push(1);
         queue.push(2);
@@ -151,6 +169,38 @@ mod tests {
         assert!(readable(queue.fd.as_fd()));
         assert_eq!(queue.extract(|n| *n == 2), [2]);
         assert!(!readable(queue.fd.as_fd()));
+    }
+
+    /// The event that wakes the thread is gone, and the channel too, before the thread sees it.
+    #[test]
+    fn a_getter_waits_on_after_its_queue_is_gone() {
+        for _ in 0..200 {
+            let handle = Box::into_raw(Box::new(Arc::new(EventQueue::new().unwrap())));
+            // SAFETY: it is there until it is dropped below.
+            let queue = unsafe { &*handle };
+            let fd = queue.fd();
+            let getter = std::thread::spawn(|| queue.pop(|_: &i32| ()));
+            let mut looks = 0;
+            while Arc::strong_count(queue) == 1 {
+                looks += 1;
+                assert!(looks < 1_000_000, "nothing keeps the queue");
+                std::thread::yield_now();
+            }
+            let mut events = queue.lock();
+            events.push_back(1);
+            queue.raise();
+            events.clear();
+            drop(events);
+            // SAFETY: the getter has its own.
+            drop(unsafe { Box::from_raw(handle) });
+
+            // It is still there, and tells when it is asked not to wait.
+            // SAFETY: the getter keeps it open.
+            let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+            rustix::io::ioctl_fionbio(fd, true).unwrap();
+            write(fd, &1u64.to_ne_bytes()).unwrap();
+            assert_eq!(getter.join().unwrap(), Err(libc::EAGAIN));
+        }
     }
 
     #[test]
