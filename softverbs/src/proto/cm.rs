@@ -482,3 +482,6 @@ impl Cm {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

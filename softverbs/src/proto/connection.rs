@@ -286,9 +286,6 @@ impl Connection {
         if self.link == LinkState::Over {
             return;
         }
-        for timer in [Timer::Ack, Timer::Rnr, Timer::PeerFailed] {
-            self.timers.clear(timer);
-        }
         let step = self.cm.lost(now, &mut self.timers);
         self.step(step, now, host);
     }

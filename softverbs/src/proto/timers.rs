@@ -70,6 +70,11 @@ impl Timers {
         self.at[timer as usize].is_some()
     }
 
+    #[cfg(test)]
+    pub fn at(&self, timer: Timer) -> Option<Instant> {
+        self.at[timer as usize]
+    }
+
     /// The next deadline.
     pub fn next(&self) -> Option<Instant> {
         self.at.iter().flatten().min().copied()
