@@ -304,6 +304,49 @@ fn each_input_does_in_each_phase_what_the_table_says() {
 }
 
 #[test]
+fn what_a_phase_allows() {
+    use Phase::*;
+    let in_phases = |is: fn(&Cm) -> bool| -> Vec<Phase> {
+        let cm = |phase: &Phase| Cm {
+            phase: *phase,
+            ..Cm::default()
+        };
+        PHASES.into_iter().filter(|phase| is(&cm(phase))).collect()
+    };
+    let connected = [Accepted, Established, DisconnectSent, DisconnectReceived];
+    assert_eq!(in_phases(Cm::is_connected), connected);
+    let awaiting = [RequestSent, Greeting];
+    assert_eq!(in_phases(Cm::awaits_first_frame), awaiting);
+    assert_eq!(in_phases(Cm::is_greeting), [Greeting]);
+    assert_eq!(in_phases(Cm::is_paused), [ReplyReceived]);
+
+    let mut cm = Cm::default();
+    assert!(!cm.program_moves_qp());
+    cm.set_program_moves_qp(true);
+    assert!(cm.program_moves_qp());
+    for waiting in 0..=MOST_CONTROL + 1 {
+        assert_eq!(cm.is_overfull(), waiting > MOST_CONTROL, "{waiting} wait");
+        cm.control.push_back(Frame::Ready);
+    }
+}
+
+/// A listener that does not take a request says so, and waits until that has been sent.
+#[test]
+fn request_that_is_not_taken_is_rejected() {
+    let now = Instant::now();
+    let mut timers = Timers::default();
+    let mut cm = Cm::default();
+    cm.greet(now, &mut timers);
+    assert_eq!(cm.phase(), Phase::Greeting);
+    assert_eq!(timers.at(Timer::Handshake), Some(now + GREETING_TIME));
+    cm.not_taken(now, &mut timers);
+    assert_eq!(cm.phase(), Phase::Closed);
+    let reject = Frame::Reject(REJECTED_BY_CONSUMER, Private::NONE);
+    assert_eq!(cm.control, [reject]);
+    assert_eq!(timers.at(Timer::Linger), Some(now + GREETING_TIME));
+}
+
+#[test]
 fn what_is_the_same_in_each_phase() {
     let now = Instant::now();
     for phase in PHASES {
