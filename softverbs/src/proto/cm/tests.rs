@@ -383,6 +383,7 @@ fn refused_link_is_tried_again() {
     let mut cm = Cm::default();
     cm.connect(MINE, private("may I"), false, now, &mut timers);
     assert!(cm.take_wants_open() && !cm.take_wants_open());
+    assert_eq!(timers.at(Timer::Handshake), Some(now + CONNECT_TIME));
     for time in [10, 20, 30, 40, 50, 60] {
         let step = cm.open_failed(true, now, &mut timers);
         assert!(step.event.is_none() && cm.phase() == Phase::Opening);
