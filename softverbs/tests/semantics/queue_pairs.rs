@@ -5,8 +5,10 @@ use crate::common::*;
 use rdma_sys::ibv_qp_state::*;
 use rdma_sys::*;
 use softverbs::exports::cm::{
-    rdma_accept, rdma_connect, rdma_establish, rdma_init_qp_attr, rdma_set_option,
+    rdma_accept, rdma_connect, rdma_create_qp, rdma_destroy_qp, rdma_establish, rdma_init_qp_attr,
+    rdma_set_option,
 };
+use softverbs::exports::cq::{ibv_create_comp_channel, ibv_create_cq};
 use softverbs::exports::qp::{ibv_create_qp, ibv_destroy_qp, ibv_modify_qp, ibv_query_qp};
 use std::ffi::c_int;
 use std::mem::zeroed;
@@ -589,4 +591,57 @@ fn the_acknowledgement_timeout_of_an_id_is_its_queue_pairs() {
         assert_ne!(told, 0, "which is for ever");
         assert_eq!(end.query().timeout, told);
     }
+}
+
+/// As rdma_destroy_qp(3) of librdmacm does: one queue for both directions is destroyed once, and a
+/// queue needs no channel.
+#[test]
+fn queues_in_the_id_are_destroyed_with_its_queue_pair() {
+    alone(|| {
+        let listener = Listener::new();
+        let channel = new_channel();
+        for (shared, with_channel) in [(false, false), (false, true), (true, false), (true, true)] {
+            let id = Id::new(&channel);
+            good("rdma_resolve_addr", id.resolve_addr(&listener.address));
+            channel.expect(RDMA_CM_EVENT_ADDR_RESOLVED);
+            let context = c!((*id.0).verbs);
+            let before = (count("cq"), descriptors());
+            let new_queue = || {
+                let events = if with_channel {
+                    c!(ibv_create_comp_channel(context))
+                } else {
+                    ptr::null_mut()
+                };
+                let cq = c!(ibv_create_cq(context, 16, ptr::null_mut(), events, 0));
+                assert!(!cq.is_null(), "ibv_create_cq");
+                (cq, events)
+            };
+            let send = new_queue();
+            let recv = if shared { send } else { new_queue() };
+            let mut attr = attributes();
+            // SAFETY: nobody else has the id.
+            unsafe {
+                ((*id.0).send_cq, (*id.0).send_cq_channel) = send;
+                ((*id.0).recv_cq, (*id.0).recv_cq_channel) = recv;
+            }
+            let result = c!(rdma_create_qp(id.0, ptr::null_mut(), &mut attr));
+            good("rdma_create_qp", result);
+            let used = c!(((*id.qp()).send_cq, (*id.qp()).recv_cq));
+            assert_eq!(used, (send.0, recv.0), "the queues that are used");
+            c!(rdma_destroy_qp(id.0));
+            let left = c!((
+                (*id.0).send_cq,
+                (*id.0).recv_cq,
+                (*id.0).send_cq_channel,
+                (*id.0).recv_cq_channel
+            ));
+            assert!(left.0.is_null() && left.1.is_null(), "queues are left");
+            assert!(left.2.is_null() && left.3.is_null(), "channels are left");
+            let after = (count("cq"), descriptors());
+            assert_eq!(
+                after, before,
+                "shared {shared}, with a channel {with_channel}"
+            );
+        }
+    });
 }

@@ -46,26 +46,34 @@ unsafe fn create_cqs(id: *mut rdma_cm_id, send: u32, recv: u32) -> Result<(), i3
     Ok(())
 }
 
-/// Destroys the completion queues that were made for the program.
+/// Destroys the completion queues of the id and their channels: those that were made for the program,
+/// and those that it has put there itself, which may be one for both directions, and without a channel.
 ///
 /// # Safety
-/// The id is one of this library's.
+/// The id is one of this library's; its queues and channels are open or NULL.
 unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
-    // SAFETY: as the caller promises. The queues are the id's own, as those that programs bring are
-    // not noted there.
+    // SAFETY: as the caller promises.
     unsafe {
-        for (cq, channel) in [
-            (&raw mut (*id).recv_cq, &raw mut (*id).recv_cq_channel),
-            (&raw mut (*id).send_cq, &raw mut (*id).send_cq_channel),
-        ] {
-            if !(*cq).is_null() {
-                ibv_destroy_cq(*cq);
-                ibv_destroy_comp_channel(*channel);
-                *cq = ptr::null_mut();
-                *channel = ptr::null_mut();
-            }
+        let take = |at: *mut *mut ibv_cq| std::mem::replace(&mut *at, ptr::null_mut());
+        let (recv, send) = (take(&raw mut (*id).recv_cq), take(&raw mut (*id).send_cq));
+        for cq in distinct(recv, send) {
+            ibv_destroy_cq(cq);
+        }
+        let take = |at: *mut *mut ibv_comp_channel| std::mem::replace(&mut *at, ptr::null_mut());
+        let recv = take(&raw mut (*id).recv_cq_channel);
+        for channel in distinct(recv, take(&raw mut (*id).send_cq_channel)) {
+            ibv_destroy_comp_channel(channel);
         }
     }
+}
+
+/// Those of both that are not NULL, each once.
+fn distinct<T>(recv: *mut T, send: *mut T) -> impl Iterator<Item = *mut T> {
+    let send = (send != recv).then_some(send);
+    [Some(recv), send]
+        .into_iter()
+        .flatten()
+        .filter(|pointer| !pointer.is_null())
 }
 
 /// # Safety
