@@ -13,6 +13,7 @@ mod support;
 mod trials;
 
 use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use support::{Hosts, Index, Network, Run, ignored, in_virtual_machine};
@@ -73,12 +74,44 @@ const LOOPBACK6: &str = "::1";
 
 /// One server and one client on this machine, both of which have to succeed.
 fn pair(address: &str, server: &str, client: &str) -> Run {
-    let mut run = Run::at(address);
-    let here = Network::default();
-    run.start_server(&here, server);
-    run.start(&here, client);
-    run.all_succeed();
-    run
+    again_if_rping_races(|| {
+        let mut run = Run::at(address);
+        let here = Network::default();
+        run.start_server(&here, server);
+        run.start(&here, client);
+        run.all_succeed();
+        run
+    })
+}
+
+/// When rping ends, its main thread destroys the event channel, and frees its state, while another of
+/// its threads may be about to ask for the next event. That thread then uses what is freed, over any
+/// device, and more often on a busy machine. Such a run says nothing of softverbs: it is done again.
+/// Three in a row are a failure.
+fn again_if_rping_races<T>(run: impl Fn() -> T) -> T {
+    const TRIES: usize = 3;
+    let mut tries = 1;
+    loop {
+        match catch_unwind(AssertUnwindSafe(&run)) {
+            Ok(result) => return result,
+            Err(panic) => {
+                let report = panic.downcast_ref::<String>().map_or("", String::as_str);
+                if tries == TRIES || !shows_race_of_rping(report) {
+                    resume_unwind(panic);
+                }
+                tries += 1;
+            }
+        }
+    }
+}
+
+fn shows_race_of_rping(report: &str) -> bool {
+    let next = report.lines().skip(1);
+    let in_valgrind = |(line, next): (&str, &str)| {
+        line.contains("Invalid read") && next.ends_with("(in /usr/bin/rping)")
+    };
+    report.contains("rping") && report.contains("rdma_get_cm_event: Bad file descriptor")
+        || report.lines().zip(next).any(in_valgrind)
 }
 
 const SERVER: Index = 0;
@@ -250,6 +283,10 @@ fn rping_wildcard() {
 /// A server that lives on, with a thread for each of its clients, which are there at the same time.
 /// They come one by one, as the server mixes up those that ask at once.
 fn rping_persistent() {
+    again_if_rping_races(rping_persistent_once);
+}
+
+fn rping_persistent_once() {
     const CLIENTS: usize = 8;
     const ROUNDS: usize = 2000;
     let mut run = Run::at(LOOPBACK);
