@@ -21,6 +21,8 @@ mod connections;
 mod errors;
 #[path = "semantics/events.rs"]
 mod events;
+#[path = "semantics/flushes.rs"]
+mod flushes;
 #[path = "semantics/nulls.rs"]
 mod nulls;
 #[path = "semantics/operations.rs"]

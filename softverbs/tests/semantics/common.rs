@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::mem::zeroed;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::Once;
 use std::time::{Duration, Instant};
@@ -312,10 +312,24 @@ pub fn begin(to: &SocketAddr, setup: &Setup) -> End {
     client
 }
 
+/// A message there and one back.
+pub fn talk(pair: &Pair) {
+    let (from, to) = (pair.client.memory(64, LOCAL), pair.server.memory(64, ALL));
+    for i in 0..10u8 {
+        from.fill(i);
+        pair.server.recv(1, vec![to.sge(0, 64)]);
+        pair.client
+            .post(Wr::new(2, Op::Send, vec![from.sge(0, 64)]));
+        pair.server.recv_cq.expect(1, SUCCESS);
+        pair.client.send_cq.expect(2, SUCCESS);
+        same("the message", &to.read(0, 64), &[i; 64]);
+    }
+}
+
 /// One end of a connection whose queues are shared with others.
 pub struct Member {
     pub id: Id,
-    _channel: Channel,
+    pub channel: Channel,
 }
 
 impl Member {
@@ -342,12 +356,40 @@ impl Member {
         id.accept(param);
         peer.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
         own.expect(RDMA_CM_EVENT_ESTABLISHED);
-        let member = Member { id, _channel: own };
+        let member = Member { id, channel: own };
         (member, peer)
     }
 
     pub fn qp(&self) -> *mut ibv_qp {
         self.id.qp()
+    }
+}
+
+// ---- files ----
+
+/// A file of that many bytes, which is removed in the end.
+pub struct Scratch(pub PathBuf);
+
+impl Scratch {
+    pub fn new(name: &str, len: u64) -> Self {
+        let name = format!("semantics-{name}-{}", std::process::id());
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        File::create(&path).unwrap().set_len(len).unwrap();
+        Scratch(path)
+    }
+
+    pub fn open(&self) -> File {
+        File::options()
+            .read(true)
+            .write(true)
+            .open(&self.0)
+            .unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
     }
 }
 
@@ -481,6 +523,44 @@ impl Drop for Part {
             let _ = self.child.wait();
         }
     }
+}
+
+/// Forks. The child does that, and ends with what it gives; nothing of the harness runs in it.
+pub fn fork(child: impl FnOnce() -> c_int) -> libc::pid_t {
+    let pid = c!(libc::fork());
+    assert!(pid >= 0, "fork: {}", io::Error::last_os_error());
+    if pid == 0 {
+        // One that hangs is ended by this.
+        c!(libc::alarm(LIMIT.as_secs() as u32));
+        let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child));
+        c!(libc::_exit(code.unwrap_or(99)));
+    }
+    pid
+}
+
+/// What the child ended with.
+#[track_caller]
+pub fn ended(pid: libc::pid_t) {
+    let mut status = 0;
+    let end = Instant::now() + 2 * LIMIT;
+    loop {
+        match c!(libc::waitpid(pid, &mut status, libc::WNOHANG)) {
+            0 => assert!(Instant::now() < end, "the child has not ended"),
+            -1 if errno() == libc::EINTR => {}
+            _ => break,
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    if libc::WIFSIGNALED(status) {
+        panic!("the child was ended by signal {}", libc::WTERMSIG(status));
+    }
+    assert_eq!(libc::WEXITSTATUS(status), 0, "the status of the child");
+}
+
+/// Whether a thread of this process waits in the kernel.
+pub fn sleeps(tid: libc::pid_t) -> bool {
+    let stat = fs::read_to_string(format!("/proc/self/task/{tid}/stat"));
+    stat.is_ok_and(|stat| stat.rsplit(')').next().unwrap().starts_with(" S"))
 }
 
 /// Tells the process that started this one something.

@@ -7,8 +7,6 @@ use softverbs::exports::memory::{ibv_dereg_mr, ibv_reg_mr};
 use softverbs::exports::qp::ibv_qp_to_qp_ex;
 use std::fs::{self, File};
 use std::io::Read;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Around what is copied, cut and buffered anywhere on the way.
@@ -586,32 +584,6 @@ fn a_global_flush_needs_only_its_right() {
     }
 }
 
-/// A file of that many bytes, which is removed in the end.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str, len: u64) -> Self {
-        let name = format!("semantics-{name}-{}", std::process::id());
-        let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        File::create(&path).unwrap().set_len(len).unwrap();
-        Scratch(path)
-    }
-
-    fn open(&self) -> File {
-        File::options()
-            .read(true)
-            .write(true)
-            .open(&self.0)
-            .unwrap()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
-}
-
 const FILE_LEN: usize = 3 * 4096 + 100;
 
 #[test]
@@ -667,121 +639,6 @@ fn a_persistent_flush_outlasts_the_target() {
             &data,
         );
     }
-}
-
-/// A disk that takes as long as a test wants: msync(2) of the thread that makes this, and of those
-/// that it starts, waits for [`SlowDisk::go_on`].
-struct SlowDisk(OwnedFd);
-
-impl SlowDisk {
-    fn new() -> Self {
-        let load = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
-        let equal = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
-        let give = (libc::BPF_RET | libc::BPF_K) as u16;
-        // The first word of what a filter sees is the number of the system call.
-        let mut filter = [
-            c!(libc::BPF_STMT(load, 0)),
-            c!(libc::BPF_JUMP(equal, libc::SYS_msync as u32, 0, 1)),
-            c!(libc::BPF_STMT(give, libc::SECCOMP_RET_USER_NOTIF)),
-            c!(libc::BPF_STMT(give, libc::SECCOMP_RET_ALLOW)),
-        ];
-        let program = libc::sock_fprog {
-            len: filter.len() as u16,
-            filter: filter.as_mut_ptr(),
-        };
-        let set = c!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
-        good("prctl", set);
-        let fd = c!(libc::syscall(
-            libc::SYS_seccomp,
-            libc::SECCOMP_SET_MODE_FILTER,
-            libc::SECCOMP_FILTER_FLAG_NEW_LISTENER,
-            &program
-        ));
-        assert!(fd >= 0, "seccomp: {}", std::io::Error::last_os_error());
-        SlowDisk(c!(OwnedFd::from_raw_fd(fd as i32)))
-    }
-
-    /// Returns what is being written back, as soon as something is.
-    fn wait(&self) -> u64 {
-        let mut call = c!(std::mem::zeroed::<libc::seccomp_notif>());
-        let recv = libc::SECCOMP_IOCTL_NOTIF_RECV;
-        good(
-            "ioctl",
-            c!(libc::ioctl(self.0.as_raw_fd(), recv, &mut call)),
-        );
-        call.id
-    }
-
-    fn go_on(&self, id: u64) {
-        let mut answer = c!(std::mem::zeroed::<libc::seccomp_notif_resp>());
-        answer.id = id;
-        answer.flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
-        let send = libc::SECCOMP_IOCTL_NOTIF_SEND;
-        good(
-            "ioctl",
-            c!(libc::ioctl(self.0.as_raw_fd(), send, &mut answer)),
-        );
-    }
-}
-
-#[test]
-fn a_flush_that_waits_for_a_disk_holds_up_its_own_connection_alone() {
-    alone(|| {
-        // Before softverbs has threads, which have this disk then.
-        let disk = SlowDisk::new();
-        let slow = [Pair::new(), Pair::new()];
-        let other = Pair::new();
-        let scratch = Scratch::new("slow", FILE_LEN as u64);
-        let access = LOCAL | REMOTE_WRITE | REMOTE_READ | FLUSH_PERSISTENT;
-        let mut waiting = vec![];
-        let mut targets = vec![];
-        for pair in &slow {
-            let pages = Pages::of_file(&scratch.open(), FILE_LEN);
-            let target = Memory::of(&pair.server.pd, pages, access);
-            let from = pair.client.memory(8, LOCAL);
-            from.write(0, &pattern(1, 8));
-            let requests = [
-                Wr::new(1, Op::Write(target.at(0)), vec![from.sge(0, 8)]),
-                Wr::new(2, Op::Flush(target.at(0), FILE_LEN, 2, false), vec![]),
-                Wr::new(3, Op::Write(target.at(8)), vec![from.sge(0, 8)]),
-            ];
-            pair.client.post_by(Interface::Extended, &requests);
-            pair.client.send_cq.expect(1, SUCCESS);
-            waiting.push(disk.wait());
-            targets.push((target, from));
-        }
-
-        let target = other.server.memory(4096, access & !FLUSH_PERSISTENT);
-        let from = other.client.memory(4096, LOCAL);
-        for i in 0..100 {
-            from.write(0, &pattern(i, 4096));
-            let there = target.at(0);
-            let write = Wr::new(i, Op::Write(there), vec![from.sge(0, 4096)]);
-            let read = Wr::new(i + 1000, Op::Read(there), vec![from.sge(0, 4096)]);
-            for wr in [write, read] {
-                let id = wr.id;
-                other.client.post(wr);
-                other.client.send_cq.expect(id, SUCCESS);
-            }
-        }
-        // A new connection can be made as well.
-        let one_more = Pair::new();
-        one_more.client.fail();
-
-        for (pair, (target, _)) in slow.iter().zip(&targets) {
-            assert!(pair.client.send_cq.is_empty(), "the disk is still writing");
-            same("behind the flush", &target.read(8, 8), &[0; 8]);
-        }
-        // The second first: no connection waits for the other's disk.
-        for (pair, id) in slow.iter().zip(waiting).rev() {
-            disk.go_on(id);
-            assert_eq!(pair.client.send_cq.expect(2, SUCCESS).opcode, WC_FLUSH);
-            pair.client.send_cq.expect(3, SUCCESS);
-        }
-        for (target, _) in &targets {
-            same("behind the flush", &target.read(8, 8), &pattern(1, 8));
-        }
-    });
 }
 
 #[test]

@@ -15,52 +15,6 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Forks. The child does that, and ends with what it gives; nothing of the harness runs in it.
-fn fork(child: impl FnOnce() -> c_int) -> libc::pid_t {
-    let pid = c!(libc::fork());
-    assert!(pid >= 0, "fork: {}", std::io::Error::last_os_error());
-    if pid == 0 {
-        // One that hangs is ended by this.
-        c!(libc::alarm(LIMIT.as_secs() as u32));
-        let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child));
-        c!(libc::_exit(code.unwrap_or(99)));
-    }
-    pid
-}
-
-/// What the child ended with.
-#[track_caller]
-fn ended(pid: libc::pid_t) {
-    let mut status = 0;
-    let end = Instant::now() + 2 * LIMIT;
-    loop {
-        match c!(libc::waitpid(pid, &mut status, libc::WNOHANG)) {
-            0 => assert!(Instant::now() < end, "the child has not ended"),
-            -1 if errno() == libc::EINTR => {}
-            _ => break,
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    if libc::WIFSIGNALED(status) {
-        panic!("the child was ended by signal {}", libc::WTERMSIG(status));
-    }
-    assert_eq!(libc::WEXITSTATUS(status), 0, "the status of the child");
-}
-
-/// A message there and one back.
-fn talk(pair: &Pair) {
-    let (from, to) = (pair.client.memory(64, LOCAL), pair.server.memory(64, ALL));
-    for i in 0..10u8 {
-        from.fill(i);
-        pair.server.recv(1, vec![to.sge(0, 64)]);
-        pair.client
-            .post(Wr::new(2, Op::Send, vec![from.sge(0, 64)]));
-        pair.server.recv_cq.expect(1, SUCCESS);
-        pair.client.send_cq.expect(2, SUCCESS);
-        same("the message", &to.read(0, 64), &[i; 64]);
-    }
-}
-
 #[test]
 fn a_child_that_does_nothing() {
     alone(|| {
@@ -495,12 +449,6 @@ fn interrupted(
     let outcome = early.unwrap_or_else(|| outcome.recv_timeout(LIMIT).expect("the call to return"));
     drop(leave);
     outcome
-}
-
-/// Whether a thread of this process waits in the kernel.
-fn sleeps(tid: libc::pid_t) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat"));
-    stat.is_ok_and(|stat| stat.rsplit(')').next().unwrap().starts_with(" S"))
 }
 
 fn cm_event(channel: Shared<*mut rdma_event_channel>) -> (c_int, c_int) {
