@@ -323,11 +323,10 @@ impl SrqUser for Conn {
 impl Job for Conn {
     /// Makes persistent what a flush is to, without the lock.
     fn run(&self) {
-        let (number, hold) = match &mut self.lock().state.flush {
-            Some((number, hold)) => (*number, hold.take()),
-            None => return,
+        let Some((number, hold)) = self.lock().state.take_flush() else {
+            return;
         };
-        let result = persist(hold.as_ref());
+        let result = persist(Some(&hold));
         drop(hold);
         let mut guard = self.lock();
         let Guard { conn, state, .. } = &mut guard;
@@ -518,10 +517,19 @@ impl<'a> Guard<'a> {
         let state = &mut *self.state;
         state.proto.take_qp()?;
         state.tell();
-        state.flush = None;
         let queues = state.queues.take();
-        state.transmit(conn, Instant::now());
+        state.order_dropped(conn);
         queues
+    }
+
+    /// The queue pair is to be reset.
+    pub fn reset_qp(&mut self, access: u32) {
+        let conn = self.conn;
+        let state = &mut *self.state;
+        if let Some(qp) = &mut state.proto.qp {
+            qp.reset(access);
+        }
+        state.order_dropped(conn);
     }
 }
 
@@ -800,6 +808,21 @@ impl State {
             let (proto, mut env) = self.parts(conn);
             proto.done(result, now, &mut env);
         }
+    }
+
+    /// What a flush is to make persistent, with its number, unless a thread is at it: the connection
+    /// may have been given to one for a flush that was dropped before, too.
+    fn take_flush(&mut self) -> Option<(u64, Hold)> {
+        let (number, hold) = self.flush.as_mut()?;
+        Some((*number, hold.take()?))
+    }
+
+    /// Nothing waits for a flush any more that is under way. What has come behind it goes on.
+    fn order_dropped(&mut self, conn: &Conn) {
+        self.flush = None;
+        let now = Instant::now();
+        self.handle(conn, now);
+        self.transmit(conn, now);
     }
 
     /// Carries out an order; `None` if that is under way.

@@ -394,9 +394,11 @@ pub unsafe extern "C" fn ibv_modify_qp(
             _ if !moves => {}
             Some(QpState::Err) => guard.with(|proto, _, host| proto.fail_qp(host)),
             Some(QpState::Reset) => {
-                of.reset(every_access());
+                guard.reset_qp(every_access());
                 // Nothing that was posted before has a place any more.
-                retired.reset(of.requester.next_number());
+                if let Some(of) = guard.qp() {
+                    retired.reset(of.requester.next_number());
+                }
             }
             // What this makes ready takes effect once the connection is made.
             Some(state) => of.set_state(state),

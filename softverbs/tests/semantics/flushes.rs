@@ -5,12 +5,12 @@
 use crate::common::*;
 use rdma_sys::ibv_qp_state::*;
 use rdma_sys::*;
+use softverbs::exports::cq::ibv_ack_cq_events;
 use softverbs::exports::qp::{ibv_create_qp, ibv_destroy_qp, ibv_modify_qp};
 use std::ffi::{c_int, c_long};
 use std::io;
 use std::mem::zeroed;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
@@ -30,6 +30,12 @@ impl SlowDisk {
         if let Err(why) = &made {
             eprintln!("not checked: how a flush waits for a disk: {why}");
         }
+        // A test that has failed would wait for the disk when it deregisters what it has.
+        let tell = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            tell(info);
+            std::process::exit(101);
+        }));
         made.ok()
     }
 
@@ -39,10 +45,7 @@ impl SlowDisk {
         let mut fs: libc::statfs = c!(zeroed());
         good("statfs", c!(libc::statfs(path.as_ptr(), &mut fs)));
         match fs.f_type {
-            libc::TMPFS_MAGIC => Err(format!(
-                "{:?} is on tmpfs",
-                Path::new(&path.to_str().unwrap())
-            )),
+            libc::TMPFS_MAGIC => Err(format!("{path:?} is on tmpfs")),
             _ => Ok(()),
         }
     }
@@ -209,12 +212,8 @@ fn by_event(cq: &Cq, end: &End) -> Wc {
         if let Some(wc) = cq.poll().unwrap() {
             return wc;
         }
-        c!(ibv_ack_cq_events_of(end.comp.take()));
+        c!(ibv_ack_cq_events(end.comp.take(), 1));
     }
-}
-
-unsafe fn ibv_ack_cq_events_of(cq: *mut ibv_cq) {
-    c!(softverbs::exports::cq::ibv_ack_cq_events(cq, 1));
 }
 
 #[test]
@@ -416,18 +415,31 @@ fn destroying_the_queue_pair_during_its_flush() {
 
 /// What has come behind the flush already is not forgotten.
 #[test]
-fn a_disconnect_behind_a_flush_whose_queue_pair_is_destroyed() {
+fn a_disconnect_behind_a_flush_whose_queue_pair_goes() {
     alone(|| {
         let Some(disk) = SlowDisk::new() else { return };
-        for _ in 0..20 {
+        for is_reset in [false, true] {
             let Pair { client, server } = Pair::new();
             let target = Target::new(&server.pd, "behind");
             client.post_by(Interface::Extended, &[target.flush(1)]);
+            let first = disk.next();
+            // These wait in the socket, and are received together.
+            client.post_by(Interface::Extended, &[target.flush(2)]);
             client.id.disconnect();
             client.send_cq.expect(1, FLUSHED);
+            client.send_cq.expect(2, FLUSHED);
+            disk.go_on(first);
             let write_back = disk.next();
-            server.id.destroy_qp();
+            if is_reset {
+                reset(server.qp());
+            } else {
+                server.id.destroy_qp();
+            }
             server.channel.expect(RDMA_CM_EVENT_DISCONNECTED);
+            // It has asked, and has not given up.
+            assert!(client.channel.is_quiet(), "reset: {is_reset}");
+            server.id.disconnect();
+            client.channel.expect(RDMA_CM_EVENT_DISCONNECTED);
             disk.go_on(write_back);
         }
     });
@@ -473,65 +485,148 @@ fn destroying_either_end_during_a_flush() {
     });
 }
 
-/// A queue pair that was made without an id, and made ready for its next connection, has nothing of
-/// the flush of the connection before.
-#[test]
-fn a_flush_of_the_connection_before() {
-    alone(|| {
-        let Some(disk) = SlowDisk::new() else { return };
-        let listener = Listener::new();
+/// A queue pair that was made without an id and has one connection after the other.
+struct Reused {
+    listener: Listener,
+    pd: Pd,
+    _cq: Cq,
+    qp: *mut ibv_qp,
+}
+
+impl Reused {
+    fn new() -> Self {
         let (pd, cq) = (Pd::new(device()), Cq::new(device(), 64, None));
         let mut attr: ibv_qp_init_attr = c!(zeroed());
         attr.cap = room_for(4, 4, 0);
         attr.qp_type = ibv_qp_type::IBV_QPT_RC;
         (attr.send_cq, attr.recv_cq) = (cq.0, cq.0);
         let qp = made("ibv_create_qp", c!(ibv_create_qp(pd.0, &mut attr)));
-        let connect = || {
-            let client = begin(&listener.address, &Setup::default());
-            let request = listener.channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
-            let server = Id(request.id);
-            c! { (*server.0).qp = qp };
-            server.accept(&ConnParam::default());
-            client.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
-            listener.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
-            (client, server)
-        };
-        let forget = |server: Id| c! { (*server.0).qp = ptr::null_mut() };
+        Reused {
+            listener: Listener::new(),
+            pd,
+            _cq: cq,
+            qp,
+        }
+    }
 
-        let (client, server) = connect();
-        let before = Flushing::begin(&disk, &client, &pd, "before");
-        server.disconnect();
-        forget(server);
-        fail(&client);
-        let Flushing {
-            target,
-            from,
-            write_back,
-        } = before;
-        drop((from, client));
-        while listener.channel.get_within(NOW).is_some() {}
-        attr_to_reset(qp);
+    #[track_caller]
+    fn connect(&self) -> (End, Id) {
+        let client = begin(&self.listener.address, &Setup::default());
+        let channel = &self.listener.channel;
+        let request = channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
+        let server = Id(request.id);
+        c! { (*server.0).qp = self.qp };
+        server.accept(&ConnParam::default());
+        client.channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+        channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+        (client, server)
+    }
 
-        let (client, server) = connect();
-        let now = Flushing::begin(&disk, &client, &pd, "now");
-        disk.fail(write_back, libc::EIO);
-        // Returns when the flush before is over.
-        drop(target);
-        talk(&Pair::new());
-        now.is_under_way(&client);
-        disk.go_on(now.write_back);
-        now.is_done(&client);
+    /// Ends a connection, and makes the queue pair ready for the next one.
+    #[track_caller]
+    fn end(&self, server: Id) {
         server.disconnect();
-        forget(server);
-        assert_eq!(c!(ibv_destroy_qp(qp)), 0, "ibv_destroy_qp");
-    });
+        c! { (*server.0).qp = ptr::null_mut() };
+        drop(server);
+        while self.listener.channel.get_within(NOW).is_some() {}
+        reset(self.qp);
+    }
 }
 
-fn attr_to_reset(qp: *mut ibv_qp) {
+impl Drop for Reused {
+    fn drop(&mut self) {
+        let result = c!(ibv_destroy_qp(self.qp));
+        if !std::thread::panicking() {
+            assert_eq!(result, 0, "ibv_destroy_qp");
+        }
+    }
+}
+
+#[track_caller]
+fn reset(qp: *mut ibv_qp) {
     let mut attr: ibv_qp_attr = c!(zeroed());
     attr.qp_state = IBV_QPS_RESET;
     let mask = ibv_qp_attr_mask::IBV_QP_STATE.0 as c_int;
     assert_eq!(c!(ibv_modify_qp(qp, &mut attr, mask)), 0, "ibv_modify_qp");
+}
+
+/// The next connection has nothing of it.
+#[test]
+fn a_flush_of_the_connection_before() {
+    alone(|| {
+        let Some(disk) = SlowDisk::new() else { return };
+        let reused = Reused::new();
+        let (client, server) = reused.connect();
+        let before = Flushing::begin(&disk, &client, &reused.pd, "before");
+        reused.end(server);
+        fail(&client);
+
+        let (client, server) = reused.connect();
+        let now = Flushing::begin(&disk, &client, &reused.pd, "now");
+        disk.fail(before.write_back, libc::EIO);
+        // Returns when the flush before is over.
+        drop(before);
+        talk(&Pair::new());
+        now.is_under_way(&client);
+        disk.go_on(now.write_back);
+        now.is_done(&client);
+        reused.end(server);
+    });
+}
+
+/// Neither where both still wait for a thread.
+#[test]
+fn a_flush_of_the_connection_before_that_has_not_begun() {
+    /// So many threads there are.
+    const THREADS: usize = 64;
+    alone(|| {
+        let Some(disk) = SlowDisk::new() else { return };
+        let busy: Vec<Pair> = (0..THREADS).map(|_| Pair::new()).collect();
+        let busy = busy.iter().enumerate().map(|(i, pair)| {
+            let name = format!("busy-{i}");
+            let flushing = Flushing::begin(&disk, &pair.client, &pair.server.pd, &name);
+            (flushing, &pair.client)
+        });
+        let mut busy: Vec<_> = busy.collect();
+        let mut one_is_free = || {
+            let (flushing, client) = busy.pop().unwrap();
+            disk.go_on(flushing.write_back);
+            flushing.is_done(client);
+        };
+
+        let reused = Reused::new();
+        let (client, server) = reused.connect();
+        let targets = ["before", "now"].map(|name| Target::new(&reused.pd, name));
+        // What is sent behind the flush has come when this has been answered.
+        let flush = |client: &End, target: &Target| {
+            let from = client.memory(8, LOCAL);
+            let write = Wr::new(1, Op::Write(target.memory.at(0)), vec![from.sge(0, 8)]);
+            client.post_by(Interface::Extended, &[write, target.flush(2)]);
+            client.send_cq.expect(1, SUCCESS);
+        };
+        flush(&client, &targets[0]);
+        reused.end(server);
+        client.send_cq.next();
+        let (client, server) = reused.connect();
+        flush(&client, &targets[1]);
+        assert!(!disk.has_next(), "there are {THREADS} threads");
+
+        one_is_free();
+        let write_back = disk.next();
+        // These have nothing to do but the job of the flush before.
+        one_is_free();
+        one_is_free();
+        talk(&Pair::new());
+        assert!(client.send_cq.is_empty(), "the disk has not finished");
+        disk.fail(write_back, libc::EIO);
+        client.send_cq.expect(2, REM_OP);
+        while !busy.is_empty() {
+            let (flushing, client) = busy.pop().unwrap();
+            disk.go_on(flushing.write_back);
+            flushing.is_done(client);
+        }
+        reused.end(server);
+    });
 }
 
 /// A child has threads of its own for its flushes. Its parent's go on in the parent.
