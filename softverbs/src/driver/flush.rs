@@ -1,10 +1,12 @@
 //! Flushes that wait for a disk, each on a thread of its own: nothing but its own connection waits.
 
-use crate::process::{AtFork, LockOrder, at_fork, generation, without_signals};
+use crate::process::{generation, without_signals};
 use crate::sync::lock;
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, Once, PoisonError};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 /// So many flushes wait for disks at once at most; more queue up. One for each connection of a large
@@ -33,27 +35,31 @@ struct Pool {
 }
 
 /// The threads of this process. A child starts with none.
-fn pool() -> Arc<Pool> {
-    static POOL: Mutex<Option<Arc<Pool>>> = Mutex::new(None);
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        at_fork(AtFork {
-            order: LockOrder::Reactor,
-            lock: || Box::new(lock(&POOL)),
-            in_child: || {},
-        });
-    });
-    let generation = generation();
-    let mut pool = lock(&POOL);
-    match &*pool {
-        Some(pool) if pool.generation == generation => pool.clone(),
-        _ => pool
-            .insert(Arc::new(Pool {
-                generation,
-                state: Mutex::default(),
-                work: Condvar::new(),
-            }))
-            .clone(),
+///
+/// It takes no lock, since connections that are locked ask for it: a fork that takes all locks of the
+/// process could wait for such a connection.
+fn pool() -> &'static Pool {
+    static POOL: AtomicPtr<Pool> = AtomicPtr::new(ptr::null_mut());
+    let seen = POOL.load(Ordering::Acquire);
+    // SAFETY: the pointer is NULL or of a pool that is never freed.
+    if let Some(pool) = unsafe { seen.as_ref() }
+        && pool.generation == generation()
+    {
+        return pool;
+    }
+    let made = Box::into_raw(Box::new(Pool {
+        generation: generation(),
+        state: Mutex::default(),
+        work: Condvar::new(),
+    }));
+    match POOL.compare_exchange(seen, made, Ordering::AcqRel, Ordering::Acquire) {
+        // SAFETY: it was just made, and is never freed from now on.
+        Ok(_) => unsafe { &*made },
+        // SAFETY: nobody else has the one that was made; the other one is never freed.
+        Err(other) => unsafe {
+            drop(Box::from_raw(made));
+            &*other
+        },
     }
 }
 
@@ -67,18 +73,13 @@ pub fn run(job: Arc<dyn Job>) -> io::Result<()> {
         pool.work.notify_one();
         return Ok(());
     }
-    state.threads += 1;
-    drop(state);
+    // Under the lock: nobody relies on a thread that then cannot be started.
     let thread = std::thread::Builder::new().name("softverbs-flush".to_string());
-    let started = without_signals(|| {
-        let pool = pool.clone();
-        thread.spawn(move || pool.work())
-    });
-    if let Err(error) = started {
-        let mut state = lock(&pool.state);
-        state.threads -= 1;
+    match without_signals(|| thread.spawn(|| pool.work())) {
+        Ok(_) => state.threads += 1,
         // Others will do it, if there are any.
-        if state.threads == 0 {
+        Err(_) if state.threads > 0 => {}
+        Err(error) => {
             state.jobs.pop_back();
             return Err(error);
         }
