@@ -620,8 +620,7 @@ fn a_flush_of_the_connection_before_that_has_not_begun() {
         assert!(client.send_cq.is_empty(), "the disk has not finished");
         disk.fail(write_back, libc::EIO);
         client.send_cq.expect(2, REM_OP);
-        while !busy.is_empty() {
-            let (flushing, client) = busy.pop().unwrap();
+        while let Some((flushing, client)) = busy.pop() {
             disk.go_on(flushing.write_back);
             flushing.is_done(client);
         }
