@@ -24,33 +24,32 @@ struct SlowDisk(OwnedFd);
 struct WriteBack(u64);
 
 impl SlowDisk {
-    /// Before softverbs has threads. Says why if there can be none.
-    fn new() -> Option<Self> {
-        let made = Self::on_a_disk().and_then(|()| Self::with_filter());
-        if let Err(why) = &made {
-            eprintln!("not checked: how a flush waits for a disk: {why}");
-        }
+    /// Before softverbs has threads.
+    fn new() -> Self {
+        Self::must_be_on_a_disk();
+        let disk = Self::with_filter();
         // A test that has failed would wait for the disk when it deregisters what it has.
         let tell = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
             tell(info);
             std::process::exit(101);
         }));
-        made.ok()
+        disk
     }
 
     /// What is on tmpfs does not wait for a disk.
-    fn on_a_disk() -> Result<(), String> {
+    fn must_be_on_a_disk() {
         let path = std::ffi::CString::new(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let mut fs: libc::statfs = c!(zeroed());
         good("statfs", c!(libc::statfs(path.as_ptr(), &mut fs)));
-        match fs.f_type {
-            libc::TMPFS_MAGIC => Err(format!("{path:?} is on tmpfs")),
-            _ => Ok(()),
-        }
+        assert_ne!(
+            fs.f_type,
+            libc::TMPFS_MAGIC,
+            "{path:?} is on tmpfs: set CARGO_TARGET_DIR to a directory on a disk"
+        );
     }
 
-    fn with_filter() -> Result<Self, String> {
+    fn with_filter() -> Self {
         let load = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
         let equal = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
         let give = (libc::BPF_RET | libc::BPF_K) as u16;
@@ -73,10 +72,8 @@ impl SlowDisk {
             libc::SECCOMP_FILTER_FLAG_NEW_LISTENER,
             &program
         ));
-        if fd < 0 {
-            return Err(format!("seccomp: {}", io::Error::last_os_error()));
-        }
-        Ok(SlowDisk(c!(OwnedFd::from_raw_fd(fd as i32))))
+        assert!(fd >= 0, "seccomp(2): {}", io::Error::last_os_error());
+        SlowDisk(c!(OwnedFd::from_raw_fd(fd as i32)))
     }
 
     /// Whether something waits to be written back that [`SlowDisk::next`] has not given yet.
@@ -219,7 +216,7 @@ fn by_event(cq: &Cq, end: &End) -> Wc {
 #[test]
 fn other_connections_go_on_while_a_flush_waits() {
     alone(|| {
-        let Some(disk) = SlowDisk::new() else { return };
+        let disk = SlowDisk::new();
         let slow = Pair::new();
         let other = Pair::new();
         let flushing = Flushing::begin(&disk, &slow.client, &slow.server.pd, "others");
@@ -258,7 +255,7 @@ fn other_connections_go_on_while_a_flush_waits() {
 #[test]
 fn polling_does_not_wait_for_a_flush() {
     alone(|| {
-        let Some(disk) = SlowDisk::new() else { return };
+        let disk = SlowDisk::new();
         let listener = Listener::new();
         let context = made("the device", c!((*listener.id.0).verbs));
         let (pd, cq) = (Pd::new(context), Cq::new(context, 256, None));
@@ -289,7 +286,7 @@ fn polling_does_not_wait_for_a_flush() {
 #[test]
 fn flushes_of_two_connections_do_not_wait_for_each_other() {
     alone(|| {
-        let Some(disk) = SlowDisk::new() else { return };
+        let disk = SlowDisk::new();
         let pairs = [Pair::new(), Pair::new()];
         // Both wait at once. The second one is done first.
         let both = [0, 1].map(|i| {
@@ -309,7 +306,7 @@ fn flushes_of_two_connections_do_not_wait_for_each_other() {
 fn many_flushes_at_once_are_all_done() {
     const MANY: usize = 70;
     alone(|| {
-        let Some(disk) = SlowDisk::new() else { return };
+        let disk = SlowDisk::new();
         let pairs: Vec<Pair> = (0..MANY).map(|_| Pair::new()).collect();
         let target = |pair: &Pair, i| Target::new(&pair.server.pd, &format!("many-{i}"));
         let targets = pairs.iter().enumerate().map(|(i, pair)| target(pair, i));
@@ -333,7 +330,7 @@ fn many_flushes_at_once_are_all_done() {
 #[test]
 fn deregistering_waits_for_a_flush() {
     alone(|| {
-        let Some(disk) = SlowDisk::new() else { return };
+        let disk = SlowDisk::new();
         let pair = Pair::new();
         let mut flushing = Flushing::begin(&disk, &pair.client, &pair.server.pd, "dereg");
         let (tid, gone) = (AtomicI32::new(0), AtomicBool::new(false));
@@ -362,7 +359,7 @@ fn deregistering_waits_for_a_flush() {
 #[test]
 fn a_flush_that_fails() {
     alone(|| {
-        let Some(disk) = SlowDisk::new() else { return };
+        let disk = SlowDisk::new();
         for error in [libc::EIO, libc::ENOSPC] {
             let pair = Pair::new();
             let other = Pair::new();
@@ -391,7 +388,7 @@ fn fail(client: &End) {
 #[test]
 fn destroying_the_queue_pair_during_its_flush() {
     alone(|| {
-        let Some(disk) = SlowDisk::new() else { return };
+        let disk = SlowDisk::new();
         for error in [None, Some(libc::EIO)] {
             let Pair { client, server } = Pair::new();
             let flushing = Flushing::begin(&disk, &client, &server.pd, "qp");
@@ -417,7 +414,7 @@ fn destroying_the_queue_pair_during_its_flush() {
 #[test]
 fn a_disconnect_behind_a_flush_whose_queue_pair_goes() {
     alone(|| {
-        let Some(disk) = SlowDisk::new() else { return };
+        let disk = SlowDisk::new();
         for is_reset in [false, true] {
             let Pair { client, server } = Pair::new();
             let target = Target::new(&server.pd, "behind");
@@ -448,7 +445,7 @@ fn a_disconnect_behind_a_flush_whose_queue_pair_goes() {
 #[test]
 fn destroying_either_end_during_a_flush() {
     alone(|| {
-        let Some(disk) = SlowDisk::new() else { return };
+        let disk = SlowDisk::new();
         let pd = Pd::new(device());
         for error in [None, Some(libc::EIO)] {
             for of_client in [true, false] {
@@ -554,7 +551,7 @@ fn reset(qp: *mut ibv_qp) {
 #[test]
 fn a_flush_of_the_connection_before() {
     alone(|| {
-        let Some(disk) = SlowDisk::new() else { return };
+        let disk = SlowDisk::new();
         let reused = Reused::new();
         let (client, server) = reused.connect();
         let before = Flushing::begin(&disk, &client, &reused.pd, "before");
@@ -580,7 +577,7 @@ fn a_flush_of_the_connection_before_that_has_not_begun() {
     /// So many threads there are.
     const THREADS: usize = 64;
     alone(|| {
-        let Some(disk) = SlowDisk::new() else { return };
+        let disk = SlowDisk::new();
         let busy: Vec<Pair> = (0..THREADS).map(|_| Pair::new()).collect();
         let busy = busy.iter().enumerate().map(|(i, pair)| {
             let name = format!("busy-{i}");
@@ -632,7 +629,7 @@ fn a_flush_of_the_connection_before_that_has_not_begun() {
 #[test]
 fn forking_during_a_flush() {
     alone(|| {
-        let Some(disk) = SlowDisk::new() else { return };
+        let disk = SlowDisk::new();
         let pair = Pair::new();
         let flushing = Flushing::begin(&disk, &pair.client, &pair.server.pd, "parent");
         let child = fork(|| {
