@@ -49,7 +49,8 @@ impl<T: 'static> EventQueue<T> {
         lock(&self.queue)
     }
 
-    /// Once for each event, though the mark may be there: who waits for edges waits for each.
+    /// Once for each event, though the mark may be there: a program that waits for edges expects one
+    /// for each.
     fn raise(&self) {
         // Of a counter that is far from its end this neither fails nor waits.
         let _ = write(&self.fd, &1u64.to_ne_bytes());
@@ -178,7 +179,8 @@ mod tests {
             let handle = Box::into_raw(Box::new(Arc::new(EventQueue::new().unwrap())));
             // SAFETY: it is there until it is dropped below.
             let queue = unsafe { &*handle };
-            let fd = queue.fd();
+            // Of the same description: what is set here is set for the getter, too.
+            let fd = queue.fd.try_clone().unwrap();
             let getter = std::thread::spawn(|| queue.pop(|_: &i32| ()));
             let mut looks = 0;
             while Arc::strong_count(queue) == 1 {
@@ -194,11 +196,9 @@ mod tests {
             // SAFETY: the getter has its own.
             drop(unsafe { Box::from_raw(handle) });
 
-            // It is still there, and tells when it is asked not to wait.
-            // SAFETY: the getter keeps it open.
-            let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-            rustix::io::ioctl_fionbio(fd, true).unwrap();
-            write(fd, &1u64.to_ne_bytes()).unwrap();
+            // The getter's descriptor is open still, and tells when it is asked not to wait.
+            rustix::io::ioctl_fionbio(&fd, true).unwrap();
+            write(&fd, &1u64.to_ne_bytes()).unwrap();
             assert_eq!(getter.join().unwrap(), Err(libc::EAGAIN));
         }
     }
