@@ -23,7 +23,7 @@ pub enum Timer {
     Linger,
 }
 
-const ALL: [Timer; 8] = [
+pub const ALL: [Timer; 8] = [
     Timer::Ack,
     Timer::Handshake,
     Timer::Open,

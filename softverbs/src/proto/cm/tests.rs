@@ -13,16 +13,6 @@ const PHASES: [Phase; 11] = [
     Phase::DisconnectReceived,
     Phase::Closed,
 ];
-const TIMERS: [Timer; 8] = [
-    Timer::Ack,
-    Timer::Handshake,
-    Timer::Open,
-    Timer::Rnr,
-    Timer::PeerFailed,
-    Timer::Disconnect,
-    Timer::Timewait,
-    Timer::Linger,
-];
 /// Those that mean nothing without a link.
 const OF_THE_LINK: [Timer; 5] = [
     Timer::Ack,
@@ -132,7 +122,7 @@ fn outcome(phase: Phase, name: &str, input: Input) -> String {
     let now = Instant::now();
     let later = now + Duration::from_secs(3600);
     let mut timers = Timers::default();
-    for timer in TIMERS {
+    for timer in ALL {
         timers.set(timer, later);
     }
     let mut cm = Cm {
@@ -184,17 +174,17 @@ fn outcome(phase: Phase, name: &str, input: Input) -> String {
             frame => format!(" send {frame:?}"),
         };
     }
-    let cleared: Vec<_> = TIMERS
+    let cleared: Vec<_> = ALL
         .into_iter()
         .filter(|timer| !timers.is_set(*timer))
         .collect();
     line += &match *cleared {
         [] => String::new(),
         _ if cleared == OF_THE_LINK => " clear those of the link".to_string(),
-        _ if cleared.len() == TIMERS.len() - 1 => " clear all".to_string(),
+        _ if cleared.len() == ALL.len() - 1 => " clear all".to_string(),
         _ => format!(" clear {cleared:?}"),
     };
-    for timer in TIMERS {
+    for timer in ALL {
         if let Some(at) = timers.at(timer)
             && at != later
         {
