@@ -12,9 +12,13 @@ mod verbs;
 
 #[path = "semantics/common.rs"]
 mod common;
+#[path = "semantics/raw_peer.rs"]
+mod raw_peer;
 
 #[path = "semantics/addresses.rs"]
 mod addresses;
+#[path = "semantics/bad_peers.rs"]
+mod bad_peers;
 #[path = "semantics/connections.rs"]
 mod connections;
 #[path = "semantics/errors.rs"]
@@ -39,5 +43,7 @@ mod queue_pairs;
 mod queues;
 #[path = "semantics/remains.rs"]
 mod remains;
+#[path = "semantics/slow_peers.rs"]
+mod slow_peers;
 #[path = "semantics/strangers.rs"]
 mod strangers;

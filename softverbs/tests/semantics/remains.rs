@@ -125,7 +125,7 @@ fn settled() -> [usize; 7] {
     until("the number of objects stays the same", || {
         let now = all_there_is();
         looks = if now == last { looks + 1 } else { 0 };
-        // Whoever has something to release has its turn in between.
+        // Threads that have something to release get their turn in between.
         std::thread::sleep(Duration::from_millis(1));
         last = now;
         looks > LOOKS
