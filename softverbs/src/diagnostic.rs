@@ -111,7 +111,8 @@ impl Told {
     }
 }
 
-/// Writes a line, in one piece, unless that would wait for who reads it: links wait meanwhile.
+/// Writes a line in one piece. Drops it if stderr does not take it at once, since connections would
+/// wait meanwhile.
 fn say(line: &str) {
     let stderr = io::stderr();
     let stderr = stderr.as_fd();
@@ -122,7 +123,7 @@ fn say(line: &str) {
         // Nobody reads a pipe that has an error, and writing to it may end the program.
         && fds[0].revents() == PollFlags::OUT
     {
-        // Who has closed it does not want to know.
+        // A program that has closed it does not want to know.
         let _ = rustix::io::write(stderr, line.as_bytes());
     }
 }

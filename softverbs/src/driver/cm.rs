@@ -26,7 +26,7 @@ pub struct CmEvent {
     pub status: i32,
     /// Whose it is: of a connection request, the new one.
     pub id: Arc<CmId>,
-    /// Of a connection request, who listens.
+    /// Of a connection request, the id that listens.
     pub listener: Option<Arc<CmId>>,
     /// What the other side said of itself.
     pub params: Option<Params>,

@@ -113,8 +113,8 @@ fn size_of_queue(cqe: c_int) -> Result<usize, i32> {
 /// # Safety
 /// The handle is one of [`ibv_create_cq`].
 pub(super) unsafe fn cq_of<'a>(cq: *mut ibv_cq) -> &'a Arc<CompletionQueue> {
-    // SAFETY: as the caller promises. The reference leaves out the structure that C sees, whose
-    // `cqe` another thread may change.
+    // SAFETY: the queue is of this library. The reference leaves out the structure that C sees,
+    // whose `cqe` another thread may change.
     unsafe { &(*cq.cast::<CqHandle>()).cq }
 }
 

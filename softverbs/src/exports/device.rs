@@ -442,7 +442,7 @@ pub unsafe extern "C" fn ibv_read_sysfs_file(
         // It may be NULL.
         &mut []
     } else {
-        // SAFETY: as the caller promises.
+        // SAFETY: the program gives a buffer of `size` bytes.
         unsafe { slice::from_raw_parts_mut(buffer.cast::<u8>(), size) }
     };
     let path = Path::new(OsStr::from_bytes(dir)).join(OsStr::from_bytes(file));

@@ -41,7 +41,8 @@ pub(super) unsafe fn copy_inline(
         let to = to.get_mut(len..len.checked_add(n)?)?;
         // A piece of no bytes may be anywhere, NULL included.
         if n > 0 {
-            // SAFETY: as the caller promises; the room is of this library.
+            // SAFETY: the piece is `n` readable bytes, and `to` was cut to that length; it is memory of this
+            // library, so they don't overlap.
             unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), n) };
         }
         len += n;
@@ -80,7 +81,7 @@ unsafe fn posted<W>(result: Result<(), (*mut W, i32)>, bad: *mut *mut W) -> c_in
     match result {
         Ok(()) => 0,
         Err((wr, error)) => {
-            // SAFETY: as the caller promises.
+            // SAFETY: `bad` can be written to.
             unsafe { *bad = wr };
             set_errno(error);
             error

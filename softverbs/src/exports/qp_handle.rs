@@ -57,21 +57,22 @@ pub struct QpParts {
 /// # Safety
 /// The queue pair is one of this library's, and is not destroyed as long as this is used.
 unsafe fn parts_of<'a>(qp: *mut ibv_qp) -> &'a QpParts {
-    // SAFETY: as the caller promises. The reference leaves out the structure that C sees.
+    // SAFETY: the queue pair is of this library, and is there as long as this is used. The reference
+    // leaves out the structure that C sees.
     unsafe { &(*qp.cast::<QpHandle>()).parts }
 }
 
 /// # Safety
 /// As of [`parts_of`].
 pub unsafe fn conn_of<'a>(qp: *mut ibv_qp) -> &'a Arc<Conn> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the queue pair is of this library, and is there as long as this is used.
     unsafe { &parts_of(qp).conn }
 }
 
 /// # Safety
 /// As of [`parts_of`].
 pub unsafe fn staging_of<'a>(qp: *mut ibv_qp) -> Option<&'a Staging> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the queue pair is of this library, and is there as long as this is used.
     unsafe { parts_of(qp).staging.as_ref() }
 }
 

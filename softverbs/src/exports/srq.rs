@@ -61,7 +61,7 @@ pub unsafe extern "C" fn ibv_create_srq(
 /// # Safety
 /// The handle is one of [`ibv_create_srq`].
 pub(super) unsafe fn srq_of<'a>(srq: *mut ibv_srq) -> &'a Arc<SharedReceiveQueue> {
-    // SAFETY: as the caller promises. The reference leaves out the structure that C sees.
+    // SAFETY: the queue is of this library. The reference leaves out the structure that C sees.
     unsafe { &(*srq.cast::<SrqHandle>()).srq }
 }
 

@@ -527,7 +527,7 @@ impl<'a> Client<'a> {
     /// Has the server say what it has got.
     fn finish(&mut self, operations: Vec<u64>) -> Result<Answer, Failure> {
         self.channel.send(&Ask::Finish { operations }, PATIENCE)?;
-        // Also when the user does not want to go on, who has asked for it.
+        // Also when the user does not want to go on: the answer is what the user has asked for.
         self.channel.receive(4 * PATIENCE, &Stop::default())
     }
 }

@@ -11,7 +11,7 @@ use crate::objects::qp::Qps;
 /// # Safety
 /// What is in `id->qp` is NULL or a queue pair of this library.
 pub unsafe fn qp_of(id: &Id, qp_num: u32, qps: &Qps) -> Result<WithQp, i32> {
-    // SAFETY: the id is there as long as it is borrowed; for the rest, as the caller promises.
+    // SAFETY: the id is there as long as it is borrowed, and its `qp` is NULL or of this library.
     unsafe {
         let qp = (*id.abi()).qp;
         if !qp.is_null() {

@@ -24,7 +24,7 @@ pub fn channel_or_own(channel: *mut rdma_event_channel) -> Result<*mut rdma_even
 /// # Safety
 /// The channel is one of [`new_channel`], and is not used any more.
 pub unsafe fn destroy_channel(channel: *mut rdma_event_channel) {
-    // SAFETY: as the caller promises.
+    // SAFETY: `new_channel` made it from a box, and nobody uses it any more.
     drop(unsafe { Box::from_raw(channel.cast::<ChannelHandle>()) });
 }
 
@@ -33,6 +33,6 @@ pub unsafe fn destroy_channel(channel: *mut rdma_event_channel) {
 /// # Safety
 /// The channel is open.
 pub unsafe fn events_of(channel: *mut rdma_event_channel) -> Arc<EventQueue<CmEvent>> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the channel is open, so its handle is there.
     unsafe { (*channel.cast::<ChannelHandle>()).events_for_id() }
 }

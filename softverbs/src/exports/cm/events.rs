@@ -87,7 +87,7 @@ unsafe fn deliver(channel: *mut rdma_event_channel, event: CmEvent) -> *mut Even
     match event.kind {
         RDMA_CM_EVENT_CONNECT_REQUEST => {
             let listener = owner.handle.load(Ordering::Acquire);
-            // SAFETY: the id of who listens is there, as the caller promises.
+            // SAFETY: the listening id is not destroyed before its events are acknowledged.
             let (context, ps) = unsafe { ((*listener).context, (*listener).ps) };
             handle = Id::create(event.id.clone(), channel, context, ps, false);
             abi.listen_id = listener;
@@ -101,7 +101,7 @@ unsafe fn deliver(channel: *mut rdma_event_channel, event: CmEvent) -> *mut Even
             id.note_path();
         }
         RDMA_CM_EVENT_ESTABLISHED | RDMA_CM_EVENT_CONNECT_RESPONSE => {
-            // SAFETY: the id is there, as the caller promises.
+            // SAFETY: an id is not destroyed before its events are acknowledged, and this one is not.
             (abi.event, abi.status) = unsafe { reply_taken(id_of(handle), &event) };
         }
         _ => {}
@@ -157,7 +157,7 @@ unsafe fn reply_taken(id: &Id, event: &CmEvent) -> (rdma_cm_event_type::Type, i3
     let named = cm.params().map_or(0, |(mine, _)| mine.qp_num);
     let join = || {
         let qps = qps();
-        // SAFETY: as the caller promises.
+        // SAFETY: what is in `id->qp` is NULL or a queue pair of this library.
         cm.join(&unsafe { qp_of(id, named, &qps) }?)
     };
     let result = join().and_then(|()| {

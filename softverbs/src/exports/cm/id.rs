@@ -81,7 +81,7 @@ impl Id {
     /// # Safety
     /// The id is one of [`Id::create`], and is not used any more.
     pub unsafe fn destroy(id: *mut rdma_cm_id) {
-        // SAFETY: as the caller promises.
+        // SAFETY: `create` made it from a box, and nobody uses it any more.
         drop(unsafe { Box::from_raw(id.cast::<Id>()) });
     }
 
@@ -166,8 +166,8 @@ impl Id {
 /// # Safety
 /// The id is one of this library's, and is not destroyed as long as this is used.
 pub unsafe fn id_of<'a>(id: *mut rdma_cm_id) -> &'a Id {
-    // SAFETY: as the caller promises. There are no other references but shared ones; what C writes
-    // is in an `UnsafeCell`.
+    // SAFETY: the id is there as long as this is used. There are no other references but shared
+    // ones; what C writes is in an `UnsafeCell`.
     unsafe { &*id.cast::<Id>() }
 }
 

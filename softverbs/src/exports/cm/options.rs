@@ -37,7 +37,7 @@ pub unsafe extern "C" fn rdma_set_option(
     };
     let byte = || {
         if len == 1 && !value.is_null() {
-            // SAFETY: as the caller promises.
+            // SAFETY: the program gives `len` readable bytes, and that is 1.
             Ok(unsafe { value.cast::<u8>().read() })
         } else {
             Err(libc::EINVAL)

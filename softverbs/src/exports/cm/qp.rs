@@ -52,7 +52,7 @@ unsafe fn create_cqs(id: *mut rdma_cm_id, send: u32, recv: u32) -> Result<(), i3
 /// # Safety
 /// The id is one of this library's; its queues and channels are open or NULL.
 unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
-    // SAFETY: as the caller promises.
+    // SAFETY: the id is of this library; its queues and channels are open or NULL.
     unsafe {
         let take = |at: *mut *mut ibv_cq| std::mem::replace(&mut *at, ptr::null_mut());
         let (recv, send) = (take(&raw mut (*id).recv_cq), take(&raw mut (*id).send_cq));

@@ -34,7 +34,8 @@ pub unsafe fn complete(id: *mut rdma_cm_id, sync: bool, asked: Result<(), i32>) 
     if !sync {
         return 0;
     }
-    // SAFETY: as the caller promises; the event is there until it is acknowledged.
+    // SAFETY: an id with a channel of its own is there, since no other thread gets its events; the
+    // event is there until it is acknowledged.
     unsafe {
         let id = id_of(id);
         acknowledge_own(id);
